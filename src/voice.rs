@@ -29,9 +29,10 @@ pub fn print_to_reader(text: &str) -> Result<bool, Trouble> {
         Err(e) => Err(Trouble::new(
             "cannot write to standard output",
             e.to_string(),
-            match command::output_was_closed() {
-                true => "leave it open, as with >/dev/null",
-                false => "free space there, or write elsewhere",
+            if command::output_was_closed() {
+                "leave it open, as with >/dev/null"
+            } else {
+                "free space there, or write elsewhere"
             },
             "what there was to print is not there as a whole; nothing else was changed by that",
         )),

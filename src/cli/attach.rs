@@ -227,22 +227,23 @@ fn tell(args: &Args, answer: OwnedFd, background: &Job) -> anyhow::Result<i32> {
     File::from(answer).read_to_string(&mut text)?;
     let Ok(begun) = serde_json::from_str::<AttachReport>(&text) else {
         let was_killed = text.is_empty() && background.ending().is_none();
-        return match was_killed {
+        if !was_killed {
             // It has said by itself what went wrong.
-            false => Ok(OURS),
-            true => Err(Trouble::new(
-                "it is not known what was attached",
-                "the supervisor was killed before it said so",
-                "attach again: that takes over what was begun",
-                "requests of what was attached are real; its keeper settles what was owed",
-            )
-            .into()),
-        };
+            return Ok(OURS);
+        }
+        return Err(Trouble::new(
+            "it is not known what was attached",
+            "the supervisor was killed before it said so",
+            "attach again: that takes over what was begun",
+            "requests of what was attached are real; its keeper settles what was owed",
+        )
+        .into());
     };
     if begun.id.is_empty() && begun.refused.is_empty() {
-        let try_ = match begun.missed.starts_with(FOR_WAS_OVER) {
-            true => "a longer --for",
-            false => "look it up with `ps`, then try again",
+        let try_ = if begun.missed.starts_with(FOR_WAS_OVER) {
+            "a longer --for"
+        } else {
+            "look it up with `ps`, then try again"
         };
         return Err(Trouble::new(
             "nothing was attached",
@@ -288,9 +289,10 @@ fn nobody(args: &Args) -> Trouble {
     let all = counted(all, "process");
     let to_wait = "to wait for one that begins later: --follow";
     if hidden == 0 || process::effective_user() == 0 {
-        let look = match args.exe.iter().any(|exe| is_relative(exe)) {
-            true => "a name without a /, or a whole path, which begins with one",
-            false => "look it up with `ps -e -o pid,comm`",
+        let look = if args.exe.iter().any(|exe| is_relative(exe)) {
+            "a name without a /, or a whole path, which begins with one"
+        } else {
+            "look it up with `ps -e -o pid,comm`"
         };
         return Trouble::new(
             format!("no process executes {named}"),
@@ -313,12 +315,12 @@ fn is_relative(exe: &str) -> bool {
 
 fn sentence(begun: &AttachReport) -> String {
     let id = &begun.id;
-    let to_end = match begun.ends {
-        true => String::new(),
-        false if begun.waits => format!("; it ends by `synclater detach {id}`, or with --for T"),
-        false => {
-            format!("; it ends with what is attached, by `synclater detach {id}`, or with --for T")
-        }
+    let to_end = if begun.ends {
+        String::new()
+    } else if begun.waits {
+        format!("; it ends by `synclater detach {id}`, or with --for T")
+    } else {
+        format!("; it ends with what is attached, by `synclater detach {id}`, or with --for T")
     };
     let by_rules = by_rules(begun.rules_until.as_deref());
     let until = format!("until {}{by_rules}", begun.until);
@@ -365,9 +367,10 @@ fn named(args: &Args) -> Result<Vec<(u32, Incarnation)>, Vec<RefusedProcess>> {
             }),
         }
     }
-    match refused.is_empty() {
-        true => Ok(all),
-        false => Err(refused),
+    if refused.is_empty() {
+        Ok(all)
+    } else {
+        Err(refused)
     }
 }
 

@@ -199,9 +199,10 @@ fn sometimes(text: &str) -> Result<(f64, Duration), String> {
     let (share, time) = text.split_once("%:").ok_or(wrong)?;
     let share: f64 = share.parse().map_err(|_| wrong)?;
     let time = parse_duration(time).map_err(|e| e.to_string())?;
-    match (0.0..=100.0).contains(&share) {
-        true => Ok((share / 100.0, time)),
-        false => Err("not a share from 0 to 100 %".to_owned()),
+    if (0.0..=100.0).contains(&share) {
+        Ok((share / 100.0, time))
+    } else {
+        Err("not a share from 0 to 100 %".to_owned())
     }
 }
 

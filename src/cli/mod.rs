@@ -160,9 +160,10 @@ pub fn main() -> i32 {
 
 /// What clap says of a wrong command line, with ranges as people write them.
 fn wrong_usage(e: &clap::Error) -> String {
-    let text = match std::io::stderr().is_terminal() {
-        true => e.render().ansi().to_string(),
-        false => e.render().to_string(),
+    let text = if std::io::stderr().is_terminal() {
+        e.render().ansi().to_string()
+    } else {
+        e.render().to_string()
     };
     // An option that is misspelt is not to become the command.
     text.split_inclusive('\n')
@@ -172,9 +173,10 @@ fn wrong_usage(e: &clap::Error) -> String {
 }
 
 fn with_plain_range(line: &str) -> String {
-    match line.contains(" is not in ") {
-        true => line.replace("..=", " to "),
-        false => line.to_owned(),
+    if line.contains(" is not in ") {
+        line.replace("..=", " to ")
+    } else {
+        line.to_owned()
     }
 }
 
@@ -283,9 +285,10 @@ pub fn tell_cleared(cleared: &[Cleared]) -> bool {
                 Some(name) => format!("{name} on {list}: writes were lost"),
             };
             let look = "look at `dmesg` for write errors, and at what it wrote";
-            let way = match c.error.is_none() {
-                true => "`TMPDIR=FOLDER synclater settle`, with a folder of yours there; or ",
-                false => "",
+            let way = if c.error.is_none() {
+                "`TMPDIR=FOLDER synclater settle`, with a folder of yours there; or "
+            } else {
+                ""
             };
             let trouble = Trouble::new(
                 format!("session {} ended without settling", c.id),

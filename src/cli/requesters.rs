@@ -139,16 +139,17 @@ pub fn engine(filter: &Filter, ring: usize, purpose: Purpose) -> Result<Engine, 
 /// Why no unit has a name, and what to try.
 pub fn no_unit() -> (&'static str, &'static str) {
     // sd_booted(3)
-    match Path::new("/run/systemd/system").is_dir() {
-        true => (
+    if Path::new("/run/systemd/system").is_dir() {
+        (
             "no running unit has that name (control groups, version 2)",
             "look it up with `systemctl status`, or use --exe or --pid",
-        ),
-        false => (
+        )
+    } else {
+        (
             "no running unit has that name (control groups, version 2), and systemd does not run \
-             here (/run/systemd/system)",
+         here (/run/systemd/system)",
             "use --exe or --pid",
-        ),
+        )
     }
 }
 

@@ -364,11 +364,10 @@ fn end(
 fn tell(args: &Args, s: &Supervisor, report: &RunReport, tty: bool) {
     if let Some(e) = &report.error {
         let name = &e.name;
-        let why = match e.was_killed() {
-            true => SettleError::WAS_KILLED.to_owned(),
-            false => {
-                format!("the kernel reported {name} to a settle or flush there, ours or another's")
-            }
+        let why = if e.was_killed() {
+            SettleError::WAS_KILLED.to_owned()
+        } else {
+            format!("the kernel reported {name} to a settle or flush there, ours or another's")
         };
         voice::say(&format!(
             "{}\n",
@@ -434,15 +433,15 @@ fn refuse_one_file_for_both(args: &Args) -> Result<(), Trouble> {
     let (Some(json), Some(record)) = (&args.json, &args.recorded.record) else {
         return Ok(());
     };
-    match is_one_file(json, record) {
-        false => Ok(()),
-        true => Err(Trouble::new(
+    if is_one_file(json, record) {
+        return Err(Trouble::new(
             format!("cannot record into {}", record.display()),
             "it is the file of --json",
             "name another one",
             NOT_STARTED,
-        )),
+        ));
     }
+    Ok(())
 }
 
 /// Whether two paths lead to one file, which may not be there yet.

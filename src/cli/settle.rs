@@ -91,9 +91,10 @@ fn each(what: &[OsString], killed: &[SyncedFs]) -> anyhow::Result<bool> {
     let mut is_whole = true;
     for name in what {
         let shown = name.to_string_lossy();
-        let said = match name.as_bytes().contains(&b'/') || name == "." {
-            true => path(Path::new(name), killed),
-            false => session(&shown),
+        let said = if name.as_bytes().contains(&b'/') || name == "." {
+            path(Path::new(name), killed)
+        } else {
+            session(&shown)
         };
         is_whole &= is_told(&shown, said)?;
     }
@@ -120,13 +121,12 @@ fn all(mut debtors: Vec<Debtor>, cleared: &[Cleared]) -> anyhow::Result<bool> {
             ended.push(debtor);
         }
     }
-    match are_paid(&ended) {
-        true => {
-            for debtor in ended {
-                voice::print(&format!("{}: ended meanwhile\n", debtor.id()))?;
-            }
+    if are_paid(&ended) {
+        for debtor in ended {
+            voice::print(&format!("{}: ended meanwhile\n", debtor.id()))?;
         }
-        false => is_whole = false,
+    } else {
+        is_whole = false
     }
     Ok(is_whole)
 }
@@ -162,11 +162,12 @@ fn listed() -> Result<Vec<Debtor>, Trouble> {
 
 /// A session as its folder tells of it now, or as it did `before` where that says nothing more.
 fn as_it_is(before: Debtor) -> Debtor {
-    match has_ended(before.id()) {
-        true => before,
-        false => Some(Debtor::named(before.id()))
+    if has_ended(before.id()) {
+        before
+    } else {
+        Some(Debtor::named(before.id()))
             .filter(Debtor::is_told)
-            .unwrap_or(before),
+            .unwrap_or(before)
     }
 }
 
@@ -334,17 +335,16 @@ fn opened(path: &Path, ledger: Option<&Ledger>) -> Result<OwnedFd, Trouble> {
 fn path(path: &Path, killed: &[SyncedFs]) -> Result<String, Trouble> {
     let ledger = Ledger::existing(told::note_of_ledger).ok().flatten();
     let fd = opened(path, ledger.as_ref())?;
-    let on_it = match mount::is_block_device(&fd) {
-        false => fd,
-        true => {
-            let disk = SyncedFs::on_disk(fd.as_fd());
-            let was_killed = killed.iter().any(|fs| fs.may_be(&disk));
-            match sync_device(&fd, ledger.as_ref()).map_err(|errno| lost(path, why(errno)))? {
-                Some(on_it) => on_it,
-                None if was_killed => return Err(lost(path, why(KILLED))),
-                None => return Ok(OF_DEVICE.into()),
-            }
+    let on_it = if mount::is_block_device(&fd) {
+        let disk = SyncedFs::on_disk(fd.as_fd());
+        let was_killed = killed.iter().any(|fs| fs.may_be(&disk));
+        match sync_device(&fd, ledger.as_ref()).map_err(|errno| lost(path, why(errno)))? {
+            Some(on_it) => on_it,
+            None if was_killed => return Err(lost(path, why(KILLED))),
+            None => return Ok(OF_DEVICE.into()),
         }
+    } else {
+        fd
     };
     // First: they are told by nobody else.
     let left = ledger

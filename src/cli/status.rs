@@ -72,13 +72,12 @@ pub fn run(args: &Args) -> anyhow::Result<i32> {
         .collect();
     unread.extend(bad.iter().filter(|u| !is_told(u, &told)));
     let is_clean = open.is_empty() && unread.is_empty();
-    voice::print(&match args.json {
-        true => {
-            let open = open.into_iter().map(Listed::Open);
-            let unread = unread.iter().map(|u| Listed::Unread(of_unread(u)));
-            status_json(&open.chain(unread).collect::<Vec<_>>())
-        }
-        false => render_status(&open, unread.len()),
+    voice::print(&if args.json {
+        let open = open.into_iter().map(Listed::Open);
+        let unread = unread.iter().map(|u| Listed::Unread(of_unread(u)));
+        status_json(&open.chain(unread).collect::<Vec<_>>())
+    } else {
+        render_status(&open, unread.len())
     })?;
     Ok(i32::from(!is_clean))
 }

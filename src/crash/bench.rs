@@ -173,9 +173,10 @@ impl Bench<'_> {
             return Ok(None);
         }
         let (voice, place, make) = (self.voice(), station.place(), before.make.clone());
-        let first = match before.look {
-            true => Some(Arc::new(tree::read(&place)?)),
-            false => None,
+        let first = if before.look {
+            Some(Arc::new(tree::read(&place)?))
+        } else {
+            None
         };
         let trees = first.map(|first| Arc::new(Mutex::new(Ok(vec![first]))));
         let seeing = trees.clone();

@@ -66,9 +66,10 @@ impl Closing {
 fn sync(path: &Path, whole: bool) {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOFOLLOW;
     if let Ok(fd) = rustix::fs::open(path, flags, Mode::empty()) {
-        let _ = match whole {
-            true => rustix::fs::syncfs(fd),
-            false => rustix::fs::fsync(fd),
+        let _ = if whole {
+            rustix::fs::syncfs(fd)
+        } else {
+            rustix::fs::fsync(fd)
         };
     }
 }

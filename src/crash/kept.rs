@@ -309,8 +309,9 @@ fn known() -> String {
         let run = entry.file_name().to_string_lossy().into_owned();
         ids.extend(all.iter().map(|a| format!("{run}/{}", a.id)));
     }
-    match ids.is_empty() {
-        true => "none is kept".to_owned(),
-        false => format!("those that are kept: {}", ids.join(", ")),
+    if ids.is_empty() {
+        "none is kept".to_owned()
+    } else {
+        format!("those that are kept: {}", ids.join(", "))
     }
 }

@@ -128,9 +128,10 @@ impl Export<'_> {
         }
         let (oldest, many) = (days.keys().next().copied(), days.len() > 1);
         for (day, rows) in days {
-            let part = match many {
-                true => take_record_batch(&batch, &UInt32Array::from(rows)).map_err(of_row)?,
-                false => batch.clone(),
+            let part = if many {
+                take_record_batch(&batch, &UInt32Array::from(rows)).map_err(of_row)?
+            } else {
+                batch.clone()
             };
             self.write(day, first, &part)?;
         }

@@ -101,9 +101,10 @@ pub fn name(header: &Header, first_ns: i64) -> String {
         .filter(|p| !p.is_empty())
         .map(|p| escaped(p))
         .collect();
-    match known.is_empty() {
-        true => format!("recording-{first_ns}.parquet"),
-        false => format!("{}.parquet", known.join("-")),
+    if known.is_empty() {
+        format!("recording-{first_ns}.parquet")
+    } else {
+        format!("{}.parquet", known.join("-"))
     }
 }
 

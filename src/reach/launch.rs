@@ -145,9 +145,10 @@ pub fn why_not(program: &OsStr, e: &std::io::Error) -> (String, String) {
         .as_deref()
         .and_then(|file| std::fs::metadata(file).ok());
     let Some((file, seen)) = file.zip(seen) else {
-        let try_ = match program.as_bytes().contains(&b'/') {
-            true => "check the name",
-            false => "check the name and PATH",
+        let try_ = if program.as_bytes().contains(&b'/') {
+            "check the name"
+        } else {
+            "check the name and PATH"
         };
         return (e.to_string(), try_.into());
     };
@@ -175,9 +176,10 @@ pub fn why_not(program: &OsStr, e: &std::io::Error) -> (String, String) {
                 "{name} is not executable (mode {:o})",
                 seen.permissions().mode() & 0o7777
             ),
-            match begins_a_program(&file) {
-                true => format!("chmod +x {name}"),
-                false => "name a program: it begins with neither #! nor the mark of ELF".into(),
+            if begins_a_program(&file) {
+                format!("chmod +x {name}")
+            } else {
+                "name a program: it begins with neither #! nor the mark of ELF".into()
             },
         ),
         (std::io::ErrorKind::PermissionDenied, _) if forbids_exec(&file) == Some(true) => (

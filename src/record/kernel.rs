@@ -172,9 +172,10 @@ impl Recording {
         let exe = process.exe.as_deref().map(Path::to_string_lossy);
         let exe = exe.map_or(Name::NONE, |exe| names.name(&exe));
         let words: Vec<_> = process.args.iter().map(|a| a.to_string_lossy()).collect();
-        let command = match words.is_empty() {
-            true => names.name(&e.comm.to_string_lossy()),
-            false => names.name(&role(&words.join(" "))),
+        let command = if words.is_empty() {
+            names.name(&e.comm.to_string_lossy())
+        } else {
+            names.name(&role(&words.join(" ")))
         };
         if self.processes.len() >= PROCESSES_MAX {
             self.processes.clear();

@@ -101,9 +101,10 @@ pub fn remedy_of(e: &io::Error) -> &'static str {
 /// What is said of a recording that is not whole; `state` of what it is of.
 #[must_use]
 pub fn not_whole(path: &Path, e: &io::Error, state: &str) -> Trouble {
-    let what = match path == Path::new("-") {
-        true => "the recording on standard output is not whole".to_owned(),
-        false => format!("the recording {} is not whole", path.display()),
+    let what = if path == Path::new("-") {
+        "the recording on standard output is not whole".to_owned()
+    } else {
+        format!("the recording {} is not whole", path.display())
     };
     let dead = rustix::io::Errno::OWNERDEAD.raw_os_error();
     let (why, try_) = match e.kind() {

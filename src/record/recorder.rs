@@ -253,9 +253,12 @@ fn record(
     let was_left = drain.was_left();
     let (sink, socket) = drain.into_parts();
     let (requests, lost) = (sink.requests, sink.lost);
-    let ended = ended.and_then(|()| match was_left {
-        true => sink.break_off(),
-        false => sink.end(),
+    let ended = ended.and_then(|()| {
+        if was_left {
+            sink.break_off()
+        } else {
+            sink.end()
+        }
     });
     let m = match ended {
         Ok(()) => answer(DONE, 0, requests, lost),

@@ -44,9 +44,10 @@ fn read(path: &str) -> String {
 
 /// The path that mount tables use: device mapper's has the volume's name.
 fn path_of(disk: &str) -> String {
-    let name = match disk.starts_with("dm-") {
-        true => read(&format!("/sys/block/{disk}/dm/name")),
-        false => String::new(),
+    let name = if disk.starts_with("dm-") {
+        read(&format!("/sys/block/{disk}/dm/name"))
+    } else {
+        String::new()
     };
     match name.trim_end() {
         "" => format!("/dev/{disk}"),

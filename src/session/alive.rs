@@ -138,9 +138,10 @@ pub fn take(path: &Path, for_oneself: bool) -> Found {
         Err(e) if e.kind() != io::ErrorKind::NotFound => return Found::NotTold,
         _ => return Found::Nothing,
     }
-    let (how, operation) = match for_oneself {
-        true => (OFlags::RDWR, FlockOperation::NonBlockingLockExclusive),
-        false => (OFlags::RDONLY, FlockOperation::NonBlockingLockShared),
+    let (how, operation) = if for_oneself {
+        (OFlags::RDWR, FlockOperation::NonBlockingLockExclusive)
+    } else {
+        (OFlags::RDONLY, FlockOperation::NonBlockingLockShared)
     };
     let flags = how | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let file = match open(path, flags, Mode::empty()) {

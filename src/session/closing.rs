@@ -22,9 +22,10 @@ use synclater_proc::mountinfo::mount_of;
 /// # Errors
 /// Those of removing and renaming a file in the ledger.
 pub fn close(filed: &Filed, ledger: &Ledger) -> io::Result<()> {
-    match is_told(&filed.entry) {
-        true => ledger.close_here(filed),
-        false => ledger.close_and_say_so(filed),
+    if is_told(&filed.entry) {
+        ledger.close_here(filed)
+    } else {
+        ledger.close_and_say_so(filed)
     }
 }
 

@@ -130,9 +130,10 @@ fn folder_of(dev: Number) -> Option<PathBuf> {
 /// What a block device lies on, itself or nothing for a disk; `None` where that is not known.
 fn below(dev: Number, patient: &mut Patient) -> Option<Vec<Number>> {
     let at = folder_of(dev)?;
-    let whole = match at.join("partition").exists() {
-        true => at.parent()?.to_path_buf(),
-        false => at,
+    let whole = if at.join("partition").exists() {
+        at.parent()?.to_path_buf()
+    } else {
+        at
     };
     let mut all = vec![number_in(&whole.join("dev"))?];
     for part in std::fs::read_dir(whole.join("slaves"))

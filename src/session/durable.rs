@@ -343,17 +343,19 @@ pub fn settle_by(fds: &[impl AsFd], past: Past) -> i32 {
         return done;
     }
     let told = ails(fd, file);
-    match past.has_erred(fd) {
-        // Its disk took or gave something not: as fsync says it.
-        true if count(fd, "last_error_errcode") == Some(ERR_EIO) => {
-            rustix::io::Errno::IO.raw_os_error()
-        }
-        // What ext4 says of structures that it cannot make sense of.
-        true => rustix::io::Errno::UCLEAN.raw_os_error(),
-        // Where it counts none, root has made it read-only.
-        false if past.errors.is_some() && told == rustix::io::Errno::ROFS.raw_os_error() => 0,
-        false => told,
+    if past.has_erred(fd) {
+        return match count(fd, "last_error_errcode") {
+            // Its disk took or gave something not: as fsync says it.
+            Some(ERR_EIO) => rustix::io::Errno::IO.raw_os_error(),
+            // What ext4 says of structures that it cannot make sense of.
+            _ => rustix::io::Errno::UCLEAN.raw_os_error(),
+        };
     }
+    // Where it counts none, root has made it read-only.
+    if past.errors.is_some() && told == rustix::io::Errno::ROFS.raw_os_error() {
+        return 0;
+    }
+    told
 }
 
 /// Makes everything so far durable on the file system of `fd`, with a `file` of ours there where
@@ -388,9 +390,10 @@ impl Disk {
         let (dev, _) = mount::what_is(fd).ok()?;
         let dev = ((dev >> 32) as u32, dev as u32);
         let at = std::fs::canonicalize(format!("/sys/dev/block/{}:{}", dev.0, dev.1)).ok()?;
-        let folder = match at.join("partition").exists() {
-            true => at.parent()?.to_path_buf(),
-            false => at,
+        let folder = if at.join("partition").exists() {
+            at.parent()?.to_path_buf()
+        } else {
+            at
         };
         let cache = std::fs::read_to_string(folder.join("queue/write_cache")).ok()?;
         (cache.trim() == "write back").then_some(Disk { dev, folder })

@@ -152,16 +152,20 @@ pub fn find(question: &Question) -> Finding {
         let of_asker = mounts.iter().skip(1).find(|m| Some(m.id) == own);
         found = with_file(found, &mounts[0], asked.as_ref());
         if let Some(mount) = of_asker.filter(|_| lacks_file(&found)) {
-            let own = find_mounted(mount).map(|own| match lacks_file(&own) {
-                true => with_file(own, mount, asked.as_ref()),
-                false => own,
+            let own = find_mounted(mount).map(|own| {
+                if lacks_file(&own) {
+                    with_file(own, mount, asked.as_ref())
+                } else {
+                    own
+                }
             });
             found = own.unwrap_or(found);
         }
     }
-    match lacks_file(&found) {
-        true => Finding::Named(number, page::NAME_UNKNOWN),
-        false => Finding::Tested(Box::new(found)),
+    if lacks_file(&found) {
+        Finding::Named(number, page::NAME_UNKNOWN)
+    } else {
+        Finding::Tested(Box::new(found))
     }
 }
 
@@ -405,9 +409,10 @@ impl Asked {
     /// A descriptor of our own on a superblock; else what the page is to say of it.
     fn taken(&self, seen: &Seen) -> Result<Found, u32> {
         let found = self.taken_by(seen).ok_or(page::NAME_UNKNOWN)?;
-        match durable::is_below_known(&found.mount, found.file.as_ref()) {
-            true => Ok(found),
-            false => Err(page::NAME_REAL),
+        if durable::is_below_known(&found.mount, found.file.as_ref()) {
+            Ok(found)
+        } else {
+            Err(page::NAME_REAL)
         }
     }
 
@@ -432,9 +437,10 @@ impl Asked {
         let number = self.number(&mount)?;
         let theirs = self.theirs.as_ref();
         let is_unique = theirs.is_some_and(|(_, place)| place.is_unique);
-        let pin = match number.mount == 0 || is_unique {
-            true => None,
-            false => Some(self.pin(dirs)?),
+        let pin = if number.mount == 0 || is_unique {
+            None
+        } else {
+            Some(self.pin(dirs)?)
         };
         let file_alone = match (&at_point, &folder) {
             (None, None) => {

@@ -100,15 +100,16 @@ impl Unread {
     /// An entry of which it cannot be told whether a power cut has come since.
     #[must_use]
     pub fn of_no_boot(path: &Path) -> Unread {
-        let (why, remedy) = match dirs::boot_id().is_empty() {
-            true => (
+        let (why, remedy) = if dirs::boot_id().is_empty() {
+            (
                 format!("{} cannot be read: this may be another boot", dirs::BOOT_ID),
                 "`synclater settle` where all of /proc is in sight (systemd: ProcSubset=all)",
-            ),
-            false => (
+            )
+        } else {
+            (
                 "it does not say in which boot it was written".into(),
                 "check what its command wrote, then `synclater status --forget` and its name",
-            ),
+            )
         };
         Unread {
             path: path.into(),

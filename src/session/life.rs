@@ -88,10 +88,12 @@ fn life_of_process(pid: u32, entry: &Entry) -> Life {
     let theirs = pid.to_string();
     let numbers_are_ours =
         ["user", "time"].map(|kind| namespace("self", kind) == namespace(&theirs, kind));
-    match is_as_old && is_ours {
-        true => Life::Lives,
-        false if numbers_are_ours == [true; 2] => Life::Ended,
-        false => Life::NotKnown,
+    if is_as_old && is_ours {
+        Life::Lives
+    } else if numbers_are_ours == [true; 2] {
+        Life::Ended
+    } else {
+        Life::NotKnown
     }
 }
 

@@ -98,9 +98,10 @@ fn pay(session: &Living, lock: BorrowedFd<'_>) -> Result<(Option<Cleared>, bool)
     }
     let Some((mut filed, ledger)) = entry_of(session)? else {
         let is_closed_again = has_lost && closing::was_closed_untold(session);
-        return match is_closed_again {
-            true => Err(Unread::lost(&page, "somebody else has closed its entry")),
-            false => Ok((None, true)),
+        return if is_closed_again {
+            Err(Unread::lost(&page, "somebody else has closed its entry"))
+        } else {
+            Ok((None, true))
         };
     };
     shared::relaxes_no_more(&page).map_err(|e| Unread::page(&page, e))?;
@@ -135,18 +136,20 @@ fn entry_of(session: &Living) -> Result<Option<(Filed, Ledger)>, Unread> {
         }
         // A mount over it, or a link: its own one may say more.
         let was_entered = was_entered(session).unwrap_or_else(|| is_another(&ledger, &kept));
-        return match was_entered {
-            true => Err(Unread::ledger(
+        return if was_entered {
+            Err(Unread::ledger(
                 ledger.dir(),
                 "the session has had an entry, and it is not there",
-            )),
-            false => Ok(None),
+            ))
+        } else {
+            Ok(None)
         };
     };
-    let boot = match shared::is_in_memory(&session.page()) {
+    let boot = if shared::is_in_memory(&session.page()) {
         // No reboot leaves that, whatever a container says of its boots.
-        true => Boot::This,
-        false => filed.entry.boot(&dirs::boot_id()),
+        Boot::This
+    } else {
+        filed.entry.boot(&dirs::boot_id())
     };
     match boot {
         Boot::This => Ok(Some((filed, ledger))),
@@ -352,9 +355,10 @@ fn settle_filed(
     session: Option<&Living>,
     locks: &[BorrowedFd<'_>],
 ) -> Result<Cleared, Unread> {
-    let mut out = match filed.entry.is_never {
-        true => Ok(Cleared::nothing(&filed.entry.id)),
-        false => settle_entry(filed, ledger, locks).map_err(|e| Unread::full(&filed.path, e)),
+    let mut out = if filed.entry.is_never {
+        Ok(Cleared::nothing(&filed.entry.id))
+    } else {
+        settle_entry(filed, ledger, locks).map_err(|e| Unread::full(&filed.path, e))
     }?;
     if filed.entry.is_free() {
         let _ = closing::close(filed, ledger);

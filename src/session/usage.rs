@@ -38,9 +38,10 @@ pub fn written_by(
     how: (About, usize),
 ) -> Option<BTreeSet<u64>> {
     let seen = seen_of(pid, ours, how);
-    match process::is_ended(pid) && !has_files(pid) {
-        true => Some(seen.unwrap_or_default()),
-        false => seen,
+    if process::is_ended(pid) && !has_files(pid) {
+        Some(seen.unwrap_or_default())
+    } else {
+        seen
     }
 }
 

@@ -38,9 +38,10 @@ impl Finding {
     /// When to look again although nothing happened.
     #[must_use]
     pub fn next(&self) -> Instant {
-        match self.left.is_empty() {
-            true => self.next_sweep,
-            false => self.next,
+        if self.left.is_empty() {
+            self.next_sweep
+        } else {
+            self.next
         }
     }
 

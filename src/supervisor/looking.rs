@@ -123,9 +123,10 @@ impl Supervisor {
             return;
         }
         let us = std::process::id();
-        let about = match self.umounts.looks.asked.is_empty() {
-            true => About::Sync,
-            false => About::Umount,
+        let about = if self.umounts.looks.asked.is_empty() {
+            About::Sync
+        } else {
+            About::Umount
         };
         if about == About::Sync {
             // First: of a sync() that is made from now on it may see too little.
@@ -144,9 +145,10 @@ impl Supervisor {
         let Some(look) = &self.umounts.looks.running else {
             return;
         };
-        let seen = match waits {
-            true => Some(look.result()),
-            false => look.finished(),
+        let seen = if waits {
+            Some(look.result())
+        } else {
+            look.finished()
         };
         let Some(seen) = seen else {
             return;
@@ -188,9 +190,10 @@ impl Supervisor {
             if self.paying.schedule.is_settling(*index) {
                 continue;
             }
-            match self.umounts.looks.stay.remove(index) {
-                true => self.stays(*index),
-                false => self.go_on_with_umounts(),
+            if self.umounts.looks.stay.remove(index) {
+                self.stays(*index)
+            } else {
+                self.go_on_with_umounts()
             }
         }
         if !self.umounts.looks.asked.is_empty() {

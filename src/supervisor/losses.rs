@@ -33,11 +33,10 @@ const EIO: i32 = rustix::io::Errno::IO.raw_os_error();
 /// What is said of a file system that could not be settled, and that the session is not known to
 /// have written to.
 fn doubt(fs: &Filesystem, errno: i32, shared: &Shared) -> String {
-    let what = match shared.was_owed(page::ALL_FS) {
-        true => {
-            "a sync() was put off; what the command itself wrote there, if anything, may be lost"
-        }
-        false => "no request of this session is known to have been put off there",
+    let what = if shared.was_owed(page::ALL_FS) {
+        "a sync() was put off; what the command itself wrote there, if anything, may be lost"
+    } else {
+        "no request of this session is known to have been put off there"
     };
     let (point, why) = (fs.point.display(), errno_name(errno));
     format!("{point} ({}): {why}; {what}", fs.source)
@@ -327,9 +326,10 @@ impl Supervisor {
         };
         self.paying.paid.error = Some(SettleError {
             mount,
-            device: match all.is_empty() {
-                true => "the session has no ledger".into(),
-                false => sources(&all),
+            device: if all.is_empty() {
+                "the session has no ledger".into()
+            } else {
+                sources(&all)
             },
             errno: if name == SettleError::KILLED {
                 KILLED

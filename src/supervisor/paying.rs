@@ -139,9 +139,10 @@ impl Supervisor {
             self.lost_write(index, end.errno);
         }
         self.keeper_may_close(index);
-        match is_asked_again {
-            true => self.settle(index),
-            false => self.is_paid(index),
+        if is_asked_again {
+            self.settle(index)
+        } else {
+            self.is_paid(index)
         }
         // It may have been let go of meanwhile.
         if self.paying.schedule.lets_sync_begin(index) {
@@ -218,9 +219,10 @@ impl Supervisor {
 
     fn what_is_settled(&self) -> String {
         let doubts: Vec<&str> = self.paying.paid.doubts.iter().map(String::as_str).collect();
-        match doubts.is_empty() {
-            true => SETTLED.into(),
-            false => format!("settled, but for: {}", doubts.join("; ")),
+        if doubts.is_empty() {
+            SETTLED.into()
+        } else {
+            format!("settled, but for: {}", doubts.join("; "))
         }
     }
 

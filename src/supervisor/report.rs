@@ -123,9 +123,10 @@ fn why_real(s: &Supervisor, total: &Counts) -> BTreeMap<String, u64> {
     let mut dials = s.session.plan.classes.iter();
     if dials.any(|until| *until != Until::Now) {
         let is_over = s.session.plan.ends.is_some_and(|end| Instant::now() >= end);
-        let why = match is_over {
-            true => RunReport::FOR_IS_OVER,
-            false => RunReport::NONE_LATER,
+        let why = if is_over {
+            RunReport::FOR_IS_OVER
+        } else {
+            RunReport::NONE_LATER
         };
         rename(&mut reasons, RunReport::AT_NOW, why);
     }

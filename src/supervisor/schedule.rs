@@ -176,9 +176,10 @@ mod tests {
                 self.in_front
             );
             self.owed.remove(&row);
-            match self.alone {
-                true => self.has_ended(row, false),
-                false => self.schedule.has_begun(row, ()),
+            if self.alone {
+                self.has_ended(row, false)
+            } else {
+                self.schedule.has_begun(row, ())
             }
         }
 
@@ -191,11 +192,12 @@ mod tests {
 
         /// Where it is asked for again, it begins unless it `fails` to.
         fn has_ended(&mut self, row: usize, fails: bool) {
-            match self.schedule.has_ended(row) {
+            let is_asked_again = self.schedule.has_ended(row);
+            if is_asked_again && fails && row != ALL_FS {
                 // It is held no more: nothing can be settled, and whoever let go has settled it.
-                true if fails && row != ALL_FS => drop(self.owed.remove(&row)),
-                true => self.asks(row),
-                false => {}
+                self.owed.remove(&row);
+            } else if is_asked_again {
+                self.asks(row);
             }
             if !self.schedule.is_settling(row) {
                 self.in_front.remove(&row);

@@ -72,12 +72,11 @@ fn files_below(dir: &Path) -> Vec<String> {
     while let Some(at) = left.pop() {
         for entry in fs::read_dir(&at).expect("a folder") {
             let path = entry.expect("an entry").path();
-            match path.is_dir() {
-                true => left.push(path),
-                false => {
-                    let name = path.strip_prefix(dir).expect("below");
-                    found.push(name.to_string_lossy().into_owned());
-                }
+            if path.is_dir() {
+                left.push(path)
+            } else {
+                let name = path.strip_prefix(dir).expect("below");
+                found.push(name.to_string_lossy().into_owned());
             }
         }
     }

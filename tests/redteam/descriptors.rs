@@ -319,13 +319,12 @@ fn what_stdio_writes_behind_an_umount_that_leaves_it_mounted_is_settled_at_the_e
     // Of the mount that it lies on, and of another one.
     for (is_own, point, told) in [(false, "", busy), (true, "", busy), (true, "other", 0)] {
         let (disk, stage) = (Disk::new("btrfs", 320), Stage::new("stdio-busy"));
-        let (mut scribe, _namespace) = match is_own {
-            true => {
-                let bind = "mkdir \"$1/other\" && mount --bind \"$1\" \"$1/other\"";
-                let (scribe, namespace) = scribe_apart(&stage, &disk, bind);
-                (scribe, Some(namespace))
-            }
-            false => (scribe(&stage, &[]), None),
+        let (mut scribe, _namespace) = if is_own {
+            let bind = "mkdir \"$1/other\" && mount --bind \"$1\" \"$1/other\"";
+            let (scribe, namespace) = scribe_apart(&stage, &disk, bind);
+            (scribe, Some(namespace))
+        } else {
+            (scribe(&stage, &[]), None)
         };
         warm(&stage, &mut scribe, disk.path());
         let open = format!("stream {}", disk.path().join("log").display());

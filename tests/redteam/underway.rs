@@ -90,14 +90,13 @@ fn is_known_of(kill: impl Fn(&Stage, &SlowDisk, &mut Running) -> Vec<Pid>) {
     stage.ask(&["ps"]);
     has_refused(&disk, &once, &dead);
     says_that_one_was_killed(&other.end());
-    match is_gone(&first.pid()) {
+    if is_gone(&first.pid()) {
         // Its keeper may be at it.
-        true => {
-            let told = run(&mut blind(&stage, &["settle"]));
-            says_that_one_was_killed(&told);
-            first.end();
-        }
-        false => says_that_one_was_killed(&first.end()),
+        let told = run(&mut blind(&stage, &["settle"]));
+        says_that_one_was_killed(&told);
+        first.end();
+    } else {
+        says_that_one_was_killed(&first.end())
     }
     assert_eq!(stage.marked(), []);
 }

@@ -248,9 +248,10 @@ fn beside_a_killed_settle(by_keeper: bool) -> [Outcome; 3] {
     let mut victim = stage.demand_on(&disk.path(), &["-u", "exit"]);
     stage.warm(&mut victim);
     let run = victim.pid();
-    let who = match by_keeper {
-        true => child(run, "synclater-keep").expect("a keeper"),
-        false => run,
+    let who = if by_keeper {
+        child(run, "synclater-keep").expect("a keeper")
+    } else {
+        run
     };
     victim.send(if by_keeper {
         Signal::KILL

@@ -154,9 +154,12 @@ fn facts(session: &PsSession) -> Vec<String> {
             )
         )
     }));
-    facts.extend(session.lease_left_s.map(|left_s| match left_s > 0.0 {
-        true => format!("lease left {}", seconds(left_s)),
-        false => "its time is over: all requests are real".to_owned(),
+    facts.extend(session.lease_left_s.map(|left_s| {
+        if left_s > 0.0 {
+            format!("lease left {}", seconds(left_s))
+        } else {
+            "its time is over: all requests are real".to_owned()
+        }
     }));
     let last = facts.len() - 1;
     facts[..last].iter_mut().for_each(|fact| fact.push(','));

@@ -108,13 +108,14 @@ fn all_real(report: &RunReport) -> Vec<String> {
         .real_s
         .map(|time_s| format!("{} spent in them", seconds(time_s)));
     let durable = report.error.as_ref().map(|_| "NOT durable".to_owned());
-    let mut clauses = match is_too_short(report) {
-        true => vec![
+    let mut clauses = if is_too_short(report) {
+        vec![
             "too short to gain:".to_owned(),
             format!("{} ran normally", counted(report.real, "sync")),
             "while the session was starting".to_owned(),
-        ],
-        false => vec![format!("{requests}, all kept real")],
+        ]
+    } else {
+        vec![format!("{requests}, all kept real")]
     };
     for clause in time.into_iter().chain(durable) {
         push_after(&mut clauses, ";", clause);
@@ -133,9 +134,10 @@ fn settled(report: &RunReport) -> String {
         .settle_s
         .map_or(String::new(), |time_s| format!(" in {}", seconds(time_s)));
     if report.is_durable() {
-        let all = match report.doubts.is_none() {
-            true => "all durable",
-            false => "durable, but for the warning",
+        let all = if report.doubts.is_none() {
+            "all durable"
+        } else {
+            "durable, but for the warning"
         };
         let but = match report.in_memory {
             None => String::new(),
@@ -152,17 +154,18 @@ fn settled(report: &RunReport) -> String {
 
 fn lost(error: &SettleError) -> Vec<String> {
     let (mount, device) = (shown(&error.mount), shown(&error.device));
-    let first = match error.was_killed() {
-        true => vec![
+    let first = if error.was_killed() {
+        vec![
             format!("{mount} ({device}):"),
             "a process that settled there was killed,".to_owned(),
             "and with it what the disk answered:".to_owned(),
-        ],
-        false => vec![format!(
+        ]
+    } else {
+        vec![format!(
             "{mount} ({device}) failed with {} (errno {}):",
             shown(&error.name),
             error.errno
-        )],
+        )]
     };
     let rest = vec![
         "data written there during the run may be lost;".to_owned(),
@@ -195,13 +198,15 @@ fn saved(report: &RunReport) -> Vec<String> {
         return how_to_know_what_was_saved(report);
     };
     let basis = report.saved_basis.as_deref().unwrap_or_default();
-    let about = match saved_s > 0.0 {
-        true => format!("about {} saved", seconds(saved_s)),
-        false => "no time was saved".to_owned(),
+    let about = if saved_s > 0.0 {
+        format!("about {} saved", seconds(saved_s))
+    } else {
+        "no time was saved".to_owned()
     };
-    let range = match to_s > 0.0 {
-        true => format!(" ({} to {})", seconds(from_s), seconds(to_s)),
-        false => String::new(),
+    let range = if to_s > 0.0 {
+        format!(" ({} to {})", seconds(from_s), seconds(to_s))
+    } else {
+        String::new()
     };
     vec![
         format!("{about}{range}:"),
@@ -218,11 +223,10 @@ fn how_to_know_what_was_saved(report: &RunReport) -> Vec<String> {
         return Vec::new();
     };
     let mount = shown(&most.mount);
-    let probe = match report.not_writable.contains(&most.mount) {
-        false => format!("`synclater probe {mount}` measures what one costs there,"),
-        true => {
-            format!("`synclater probe` of a folder of yours on {mount} measures what one costs,")
-        }
+    let probe = if report.not_writable.contains(&most.mount) {
+        format!("`synclater probe` of a folder of yours on {mount} measures what one costs,")
+    } else {
+        format!("`synclater probe {mount}` measures what one costs there,")
     };
     vec![
         "time saved: not known.".to_owned(),
@@ -264,9 +268,10 @@ fn bound(report: &RunReport) -> Vec<String> {
             }
             _ => format!("{} + settle time", shown(dial)),
         };
-        clauses.push(match bound.contains("settle time") {
-            true => format!("bound {bound}"),
-            false => format!("bound {bound} ({of_what})"),
+        clauses.push(if bound.contains("settle time") {
+            format!("bound {bound}")
+        } else {
+            format!("bound {bound} ({of_what})")
         });
     }
     if let Some(oldest_s) = report.oldest_s {
@@ -302,9 +307,10 @@ fn kept_real(report: &RunReport) -> Vec<String> {
     let mut clauses = vec![format!("{} kept real", counted(report.real, "request"))];
     for (place, (reason, number)) in report.kept_real.iter().enumerate() {
         let mark = if place == 0 { ":" } else { "," };
-        let why = match *number == report.real {
-            true => shown(reason),
-            false => format!("{} ({})", shown(reason), count(*number)),
+        let why = if *number == report.real {
+            shown(reason)
+        } else {
+            format!("{} ({})", shown(reason), count(*number))
         };
         push_after(&mut clauses, mark, why);
     }

@@ -177,9 +177,10 @@ fn take_part<'a>(text: &str, rest: &'a str) -> Result<(u128, &'a str), DurationE
     let (unit, rest) = split_while(rest.trim_start(), |c| c.is_alphabetic());
     if unit.is_empty() {
         let next_is_number = rest.is_empty() || rest.starts_with(|c: char| c.is_ascii_digit());
-        return Err(match next_is_number {
-            true => DurationError::NoUnit { seen },
-            false => DurationError::NotANumber { seen },
+        return Err(if next_is_number {
+            DurationError::NoUnit { seen }
+        } else {
+            DurationError::NotANumber { seen }
         });
     }
     let Some(&(_, unit_ns)) = UNITS.iter().find(|(name, _)| *name == unit) else {

@@ -125,9 +125,10 @@ impl fmt::Display for Rule {
         let all = KEYS.iter().zip(keys);
         let said = all.filter_map(|(key, value)| Some(format!("{key}={}", value.as_ref()?)));
         let said: Vec<String> = said.collect();
-        match said.is_empty() {
-            true => f.write_str("one about everything"),
-            false => f.write_str(&said.join(" ")),
+        if said.is_empty() {
+            f.write_str("one about everything")
+        } else {
+            f.write_str(&said.join(" "))
         }
     }
 }

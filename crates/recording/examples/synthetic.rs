@@ -74,12 +74,13 @@ impl Scene {
     fn new<W: Write>(w: &mut Writer<W>) -> Scene {
         let threads = (0..40u32).map(|k| {
             let is_postgres = k % 4 == 3;
-            let (exe, command) = match is_postgres {
-                true => (
+            let (exe, command) = if is_postgres {
+                (
                     "/usr/lib/postgresql/15/bin/postgres",
                     "postgres: mail mail [local] COMMIT",
-                ),
-                false => ("/usr/lib/dovecot/imap", "dovecot/imap"),
+                )
+            } else {
+                ("/usr/lib/dovecot/imap", "dovecot/imap")
             };
             Thread {
                 pid: 1000 + k / 4 * 2 + u32::from(is_postgres),

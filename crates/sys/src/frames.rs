@@ -49,20 +49,17 @@ pub fn returns(
 
 /// What lies `at` an address of a stack.
 fn interrupted(stack: &[u8], at: u64, is_64: bool) -> Vec<Interrupted> {
-    match is_64 {
-        true => {
-            let (words, _) = stack.as_chunks::<8>();
-            let words: Vec<u64> = words.iter().map(|w| u64::from_le_bytes(*w)).collect();
-            let all = (0..words.len()).filter_map(|k| frame_64(&words[k..], at + 8 * k as u64));
-            all.collect()
-        }
-        false => {
-            let (words, _) = stack.as_chunks::<4>();
-            let words = words.iter().map(|w| u64::from(u32::from_le_bytes(*w)));
-            let words: Vec<u64> = words.collect();
-            let all = (0..words.len()).filter_map(|k| frame_32(&words[k..], at + 4 * k as u64));
-            all.collect()
-        }
+    if is_64 {
+        let (words, _) = stack.as_chunks::<8>();
+        let words: Vec<u64> = words.iter().map(|w| u64::from_le_bytes(*w)).collect();
+        let all = (0..words.len()).filter_map(|k| frame_64(&words[k..], at + 8 * k as u64));
+        all.collect()
+    } else {
+        let (words, _) = stack.as_chunks::<4>();
+        let words = words.iter().map(|w| u64::from(u32::from_le_bytes(*w)));
+        let words: Vec<u64> = words.collect();
+        let all = (0..words.len()).filter_map(|k| frame_32(&words[k..], at + 4 * k as u64));
+        all.collect()
     }
 }
 

@@ -66,15 +66,14 @@ impl Job {
                 {
                     process::set_name(WORKS);
                 }
-                let status = match is_known(&theirs) {
-                    true => {
-                        OURS.store(theirs.into_raw_fd(), SeqCst);
-                        // Work that hangs must not keep the folder we were started in from being
-                        // unmounted.
-                        let _ = rustix::process::chdir("/");
-                        work()
-                    }
-                    false => libc::EAGAIN,
+                let status = if is_known(&theirs) {
+                    OURS.store(theirs.into_raw_fd(), SeqCst);
+                    // Work that hangs must not keep the folder we were started in from being
+                    // unmounted.
+                    let _ = rustix::process::chdir("/");
+                    work()
+                } else {
+                    libc::EAGAIN
                 };
                 let _ = keep_only(&[]);
                 // SAFETY: ends the child without running the parent's exit handlers.
@@ -246,9 +245,10 @@ pub fn beside_us(
     Job::start(|| {
         process::set_name(name);
         let kept = keep_only(fds);
-        let status = match process::end_with_parent(us) {
-            true => work(&kept),
-            false => libc::ESRCH,
+        let status = if process::end_with_parent(us) {
+            work(&kept)
+        } else {
+            libc::ESRCH
         };
         // The child's, whose owners are its parent's.
         std::mem::forget(kept);

@@ -54,9 +54,10 @@ impl Patient {
     /// [`Patient::read`].
     pub fn exe(&mut self, pid: u32) -> Option<PathBuf> {
         let path = PathBuf::from(format!("/proc/{pid}/exe"));
-        match process::effective_user_of(pid)? == process::effective_user() {
-            true => std::fs::read_link(path).ok(),
-            false => self.link(&path),
+        if process::effective_user_of(pid)? == process::effective_user() {
+            std::fs::read_link(path).ok()
+        } else {
+            self.link(&path)
         }
     }
 

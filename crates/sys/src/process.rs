@@ -303,9 +303,10 @@ pub fn began(pid: u32) -> Option<u64> {
 pub fn identity(pid: u32) -> Option<u64> {
     const PID_FS_MAGIC: i64 = 0x5049_4446;
     let fd = watch(pid)?;
-    match rustix::fs::fstatfs(&fd).is_ok_and(|fs| fs.f_type == PID_FS_MAGIC) {
-        true => rustix::fs::fstat(&fd).ok().map(|stat| stat.st_ino),
-        false => began(pid),
+    if rustix::fs::fstatfs(&fd).is_ok_and(|fs| fs.f_type == PID_FS_MAGIC) {
+        rustix::fs::fstat(&fd).ok().map(|stat| stat.st_ino)
+    } else {
+        began(pid)
     }
 }
 

@@ -227,9 +227,10 @@ mod tests {
 
     /// What is seen of these records, by a session whose own number is 1.
     fn seen(by_program: bool, records: Vec<Record>) -> Seen {
-        let mut seen = match by_program {
-            true => Seen::of_programs(),
-            false => Seen::default(),
+        let mut seen = if by_program {
+            Seen::of_programs()
+        } else {
+            Seen::default()
         };
         seen.by_pid.insert(1, Process::default());
         for record in records {

@@ -156,10 +156,11 @@ impl<'a> Search<'a> {
         if program.pages != self.program.pages {
             return Both::TheirOwn;
         }
-        let of_memory = match program.may_have_memory_of(&self.program) {
-            true => compare(self.pid, program.thread),
+        let of_memory = if program.may_have_memory_of(&self.program) {
+            compare(self.pid, program.thread)
+        } else {
             // Another user: it may have become that, and kept its descriptors.
-            false => Both::TheirOwn,
+            Both::TheirOwn
         };
         match of_memory {
             Both::TheirOwn if self.has_a_table_of(other) => Both::OneTable,
@@ -299,9 +300,10 @@ fn compare(a: u32, b: u32) -> Both {
         Ok(_) => Both::TheirOwn,
         Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {
             // That is so of a memory, and the first one's is not.
-            match is_hidden(b) || differ_in_size(a, b) {
-                true => Both::TheirOwn,
-                false => Both::Hidden,
+            if is_hidden(b) || differ_in_size(a, b) {
+                Both::TheirOwn
+            } else {
+                Both::Hidden
             }
         }
         Err(_) => Both::Gone,

@@ -42,9 +42,10 @@ pub fn shown(name: &str) -> String {
 /// The same of a name that stands alone in a sentence: one that is empty would not be seen.
 #[must_use]
 pub fn visible(name: &str) -> String {
-    match name.is_empty() {
-        true => "\"\"".to_owned(),
-        false => shown(name),
+    if name.is_empty() {
+        "\"\"".to_owned()
+    } else {
+        shown(name)
     }
 }
 
@@ -105,12 +106,13 @@ pub fn wrapped(lead: &str, words: &str) -> String {
 /// As [`wrapped`], but breaks only between clauses where a clause fits a line by itself.
 pub fn wrapped_clauses(lead: &str, clauses: &[String]) -> String {
     let room = columns().saturating_sub(width(lead));
-    let pieces = clauses
-        .iter()
-        .flat_map(|clause| match width(clause) > room {
-            true => clause.split_whitespace().collect(),
-            false => vec![clause.as_str()],
-        });
+    let pieces = clauses.iter().flat_map(|clause| {
+        if width(clause) > room {
+            clause.split_whitespace().collect()
+        } else {
+            vec![clause.as_str()]
+        }
+    });
     laid_out(lead, pieces)
 }
 

@@ -146,9 +146,10 @@ fn tell(
     page_file: Option<WholeFile>,
     line: impl FnOnce() -> Line,
 ) -> Result<(), Trouble> {
-    voice::print(&match args.json {
-        true => report.to_json(),
-        false => report.render(),
+    voice::print(&if args.json {
+        report.to_json()
+    } else {
+        report.render()
     })?;
     match page_file {
         Some(place) => place
@@ -174,9 +175,10 @@ fn lets_others_pass(dir: &Path) -> bool {
 /// A folder for everything, in memory: below `dir`, unless others cannot reach that.
 fn in_memory(dir: &Path) -> std::io::Result<PathBuf> {
     let own = dir.join("lab");
-    let lab = match is_reached_by_others(dir) {
-        true => own,
-        false => empty_folder().unwrap_or(own),
+    let lab = if is_reached_by_others(dir) {
+        own
+    } else {
+        empty_folder().unwrap_or(own)
     };
     if lab.starts_with(dir) {
         std::fs::create_dir(&lab)?;
@@ -346,9 +348,10 @@ fn starts(args: &Args, run: &Run, voice: Voice) -> Result<(), Trouble> {
         said if said.is_empty() => why.to_owned(),
         said => format!("{why}: {said}"),
     };
-    let try_ = match why.contains("No space left on device") {
-        true => "a greater disk: --size 1G",
-        false => "run it by hand in an empty folder; `--setup` makes what it needs",
+    let try_ = if why.contains("No space left on device") {
+        "a greater disk: --size 1G"
+    } else {
+        "run it by hand in an empty folder; `--setup` makes what it needs"
     };
     Err(Trouble::new(
         what,

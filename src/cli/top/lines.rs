@@ -152,9 +152,10 @@ pub fn name(line: &Line, by: By) -> String {
 
 /// A command line, or an executable, without the folders of its first word.
 fn without_folders(line: &Line) -> String {
-    let text = match line.detail.is_empty() {
-        true => (line.name.as_str(), ""),
-        false => line.detail.split_once(' ').unwrap_or((&line.detail, "")),
+    let text = if line.detail.is_empty() {
+        (line.name.as_str(), "")
+    } else {
+        line.detail.split_once(' ').unwrap_or((&line.detail, ""))
     };
     let base = text.0.rsplit('/').next().unwrap_or_default();
     format!("{base} {}", text.1).trim_end().to_owned()

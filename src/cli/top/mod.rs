@@ -184,9 +184,10 @@ fn over(watched: &Watched) -> i32 {
 fn chosen(id: Option<&str>) -> Result<Living, Trouble> {
     let mut all = listed()?;
     let names: Vec<&str> = all.iter().map(|s| s.id.as_str()).collect();
-    let there = match names.is_empty() {
-        true => "there are none".to_owned(),
-        false => names.join(", "),
+    let there = if names.is_empty() {
+        "there are none".to_owned()
+    } else {
+        names.join(", ")
     };
     let at = match id {
         Some(id) => all.iter().position(|s| s.id == id),

@@ -319,9 +319,12 @@ impl State {
 
     /// Has the kernel's requests recorded, as long as anybody looks.
     fn keep_recording(&self, recording: Recording) {
-        let ended = recording.run(|| match self.is_over() {
-            true => Then::End,
-            false => Then::GoOn,
+        let ended = recording.run(|| {
+            if self.is_over() {
+                Then::End
+            } else {
+                Then::GoOn
+            }
         });
         if let (false, Err(e)) = (self.is_over(), ended) {
             self.note(Some(format!("the kernel tells no more: {e}")));

@@ -170,9 +170,12 @@ impl Screen {
         let mut facts = vec![format!("until {}{by_rules}", shown(&s.until))];
         facts.push(format!("debt {}", counted(s.debt, "request")));
         facts.extend(s.oldest_s.map(|age| format!("oldest {}", seconds(age))));
-        facts.extend(s.lease_left_s.map(|left| match left > 0.0 {
-            true => format!("lease left {}", seconds(left)),
-            false => "its time is over".into(),
+        facts.extend(s.lease_left_s.map(|left| {
+            if left > 0.0 {
+                format!("lease left {}", seconds(left))
+            } else {
+                "its time is over".into()
+            }
         }));
         facts.extend((s.escaped > 0).then(|| format!("{} escaped", count(s.escaped as u64))));
         facts
@@ -228,17 +231,19 @@ impl Screen {
     }
 
     fn grouping(&self, columns: usize, chosen: usize) -> String {
-        let names = By::ALL.map(|by| match by == self.by {
-            true => format!("[{}]", by.name()),
-            false => format!(" {} ", by.name()),
+        let names = By::ALL.map(|by| {
+            if by == self.by {
+                format!("[{}]", by.name())
+            } else {
+                format!(" {} ", by.name())
+            }
         });
         let all = self.top.as_ref().map_or(0, |top| top.lines.len());
-        let filter = match self.filter.is_empty() {
-            true => String::new(),
-            false => {
-                let text = truncated(&shown(&self.filter), columns / 4);
-                format!("filter: {text} ({chosen} of {all})")
-            }
+        let filter = if self.filter.is_empty() {
+            String::new()
+        } else {
+            let text = truncated(&shown(&self.filter), columns / 4);
+            format!("filter: {text} ({chosen} of {all})")
         };
         lines::spread(&format!("by {}", names.concat()), &filter, columns)
     }

@@ -190,9 +190,10 @@ impl Recording {
     /// Whether so many bytes more may be kept; they count as kept then.
     fn has_room(&mut self, bytes: usize) -> bool {
         let has = self.kept.saturating_add(bytes) <= self.room;
-        match has {
-            true => self.kept += bytes,
-            false => self.overfull = true,
+        if has {
+            self.kept += bytes
+        } else {
+            self.overfull = true
         }
         has
     }

@@ -29,9 +29,10 @@ impl Refusal {
             .file_name()
             .unwrap_or_default()
             .to_string_lossy();
-        let what = match name.is_empty() {
-            true => format!("cannot attach to {pid}"),
-            false => format!("cannot attach to {pid} ({name})"),
+        let what = if name.is_empty() {
+            format!("cannot attach to {pid}")
+        } else {
+            format!("cannot attach to {pid} ({name})")
         };
         let state = match incarnation(pid) {
             Some(_) => format!("nothing was changed; {pid} runs as before"),

@@ -103,12 +103,13 @@ fn described(pid: u32, status: &Status, exe: String, class: Class) -> Target {
 fn who_it_is(pid: u32, status: &Status) -> Result<(), Refusal> {
     let elsewhere = "name another process: pgrep NAME";
     if pid == 1 {
-        return Err(match mount::is_in_outermost_pid_namespace() {
-            true => Refusal::new("process 1 is what the machine depends on", elsewhere),
-            false => Refusal::new(
+        return Err(if mount::is_in_outermost_pid_namespace() {
+            Refusal::new("process 1 is what the machine depends on", elsewhere)
+        } else {
+            Refusal::new(
                 "process 1 is what all others of this pid namespace depend on",
                 "attach it from outside of that, by the number that it has there",
-            ),
+            )
         });
     }
     if number(status, "Kthread") == 1 {

@@ -216,9 +216,10 @@ impl Vigil {
             (2, DROP) => {
                 // What settles it has a descriptor there, too.
                 self.again.remove(&index);
-                match self.settles.contains_key(&index) {
-                    true => drop(self.leaving.insert(index)),
-                    false => self.let_go(index),
+                if self.settles.contains_key(&index) {
+                    self.leaving.insert(index);
+                } else {
+                    self.let_go(index);
                 }
             }
             (1, SYNC_ALL) => self.all = true,

@@ -103,9 +103,10 @@ impl Names {
             return name;
         }
         let ending = ending(&name);
-        match self.endings.len() <= ENDINGS_MAX && self.endings.iter().any(|e| e == ending) {
-            true => format!("*{ending}"),
-            false => "*".to_owned(),
+        if self.endings.len() <= ENDINGS_MAX && self.endings.iter().any(|e| e == ending) {
+            format!("*{ending}")
+        } else {
+            "*".to_owned()
         }
     }
 }

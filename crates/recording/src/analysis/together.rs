@@ -195,9 +195,10 @@ fn look_at(thread: &mut Thread, ended: bool, tallies: &mut Tallies) {
         left_from = end;
         at = end;
     }
-    let keep_from = match ended {
-        true => n,
-        false => left_from.max(n.saturating_sub(LENGTH_MAX)),
+    let keep_from = if ended {
+        n
+    } else {
+        left_from.max(n.saturating_sub(LENGTH_MAX))
     };
     thread.tokens.drain(..keep_from);
     thread.took.drain(..keep_from);

@@ -64,9 +64,10 @@ impl<R: Read> Gate<R> {
         self.handed_on = 0;
         let is_whole = self.take(8)?;
         if !is_whole {
-            return Ok(match self.message.is_empty() {
-                true => Ok(()),
-                false => Err("the file ends within a batch".into()),
+            return Ok(if self.message.is_empty() {
+                Ok(())
+            } else {
+                Err("the file ends within a batch".into())
             });
         }
         let (mark, length) = self.message.split_at(4);

@@ -144,9 +144,10 @@ impl Errands {
             // In front of the call that blocks them: nothing has been done yet.
             (Errands::On(_), Some(signal)) if sent.takes_signals(thread) && sent.is_new() => {
                 let is_called_back = status::handles(sent.tid, signal);
-                let goes_to = match is_called_back {
-                    true => &sent.registers,
-                    false => &sent.first,
+                let goes_to = if is_called_back {
+                    &sent.registers
+                } else {
+                    &sent.first
                 };
                 sent.is_called_back
                     .set(thread.send(goes_to).is_ok() && is_called_back);

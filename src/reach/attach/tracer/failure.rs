@@ -42,9 +42,10 @@ pub(super) fn refused(pid: u32, tid: u32, e: &io::Error) -> Failure {
     let tracer = tracer_of(tid);
     if tracer != 0 && tracer != std::process::id() {
         let refusal = traced_by(tracer.into());
-        return match traces_for_a_moment(tracer.into()) {
-            true => Failure::Busy(refusal.why),
-            false => refusal.into(),
+        return if traces_for_a_moment(tracer.into()) {
+            Failure::Busy(refusal.why)
+        } else {
+            refusal.into()
         };
     }
     let scope = std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();

@@ -192,10 +192,11 @@ impl Desk {
         match self.later(&subject) {
             Ok(Ok((fs, class))) => {
                 self.owe(fs, class);
-                match is_overlay(&file) {
+                if is_overlay(&file) {
                     // What lies below it may be anybody's.
-                    true => self.making(visitor, asked, Some(file), Some(Answer::Value(0))),
-                    false => Verdict::Answered(Answer::Value(0)),
+                    self.making(visitor, asked, Some(file), Some(Answer::Value(0)))
+                } else {
+                    Verdict::Answered(Answer::Value(0))
                 }
             }
             Ok(Err(e)) => self.failing(visitor, asked, file, e),

@@ -325,9 +325,10 @@ fn tell(c: &Candidate, over_ns: u64) -> Cause {
         percent(coverage),
         if c.of_the_rest { "other " } else { "" },
         seconds(over_ns as f64 / 1e9),
-        match c.judged_only {
-            true => " that began while no other slow one was in flight",
-            false => "",
+        if c.judged_only {
+            " that began while no other slow one was in flight"
+        } else {
+            ""
         },
         words::all_did(&c.parts),
         percent(slow_share),

@@ -290,9 +290,10 @@ mod tests {
     fn drawn(seed: u64, least: u64) -> Drawn {
         let mut random = Random::new(seed.wrapping_add(77));
         let every_s = 10.0 * 60f64.powf(random.part());
-        let for_s = match every_s < 25.0 {
-            true => every_s * (0.08 + 0.07 * random.part()),
-            false => 3.0 + 2.0 * random.part(),
+        let for_s = if every_s < 25.0 {
+            every_s * (0.08 + 0.07 * random.part())
+        } else {
+            3.0 + 2.0 * random.part()
         };
         let writers = (1 + random.below(8)).max(least);
         let span_s = (12.0 * every_s).max(360.0);
@@ -419,9 +420,12 @@ mod tests {
     #[test]
     fn soak_a_period_and_a_second_cause_are_both_named() {
         const OTHERS: [Other; 3] = [
-            ("directory", |s| match s.device == 0 && s.user == 5 {
-                true => 0.4,
-                false => 0.001,
+            ("directory", |s| {
+                if s.device == 0 && s.user == 5 {
+                    0.4
+                } else {
+                    0.001
+                }
             }),
             ("user", |s| if s.process % 3 == 2 { 0.08 } else { 0.001 }),
             ("bytes", |s| if s.size >= 65536 { 0.1 } else { 0.001 }),

@@ -154,11 +154,11 @@ pub fn search<'r>(
         paired: false,
         followers: followers.same.common(&requests.slow),
     };
-    let pairs = match requests.how.is_wider() {
-        true => Vec::new(),
-        false => search.pairs(),
-    };
+    let mut pairs = Vec::new();
     found.paired = !requests.how.is_wider();
+    if found.paired {
+        pairs = search.pairs();
+    }
     search.judge();
     let singles = std::mem::take(&mut search.singles);
     let certain = singles.iter().filter(|c| is_certain(c));

@@ -156,9 +156,10 @@ impl Evidence {
         let (hits, draws, share) = (slow_inside / effect, slow / effect, expected / slow);
         let lift = slow_inside / expected;
         let outside = (slow - slow_inside) / (slow - expected);
-        let ln_p = match slow_inside > expected {
-            true => ln_tail(hits, draws, share),
-            false => 0.0,
+        let ln_p = if slow_inside > expected {
+            ln_tail(hits, draws, share)
+        } else {
+            0.0
         };
         Evidence {
             ln_p,

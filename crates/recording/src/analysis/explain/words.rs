@@ -100,9 +100,10 @@ pub fn not_told_apart(parts: &[Vec<Name>]) -> String {
             }
         }
     }
-    match all.is_empty() {
-        true => String::new(),
-        false => format!(" The same requests {}.", all.join(", and ")),
+    if all.is_empty() {
+        String::new()
+    } else {
+        format!(" The same requests {}.", all.join(", and "))
     }
 }
 

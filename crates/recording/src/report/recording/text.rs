@@ -211,16 +211,13 @@ impl RecordingReport {
             let _ = write!(about, ", dial {}", shown(&r.until));
         }
         out.push_str(&wrapped("", &about));
-        match r.command.is_empty() {
-            true if !r.whose.is_empty() => {
-                let _ = writeln!(out, "{}", truncated(&shown(&r.whose), columns()));
-            }
-            true if r.engine == "kernel" => out.push_str("the whole machine\n"),
-            true => {}
-            false => {
-                let line = truncated(&command_line(&r.command), columns());
-                let _ = writeln!(out, "{line}");
-            }
+        if !r.command.is_empty() {
+            let line = truncated(&command_line(&r.command), columns());
+            let _ = writeln!(out, "{line}");
+        } else if !r.whose.is_empty() {
+            let _ = writeln!(out, "{}", truncated(&shown(&r.whose), columns()));
+        } else if r.engine == "kernel" {
+            out.push_str("the whole machine\n");
         }
         if let Some(missing) = &r.missing {
             let words = format!("not whole: {}", shown(missing));
@@ -253,18 +250,15 @@ impl RecordingReport {
         match (self.waiting_s, self.wall_s) {
             (Some(waiting), Some(wall)) if self.real > 0 => {
                 let share = percent(self.waiting_share.unwrap_or(0.0));
-                let _ = match wall >= 1.0 && waiting >= 0.01 {
-                    true => {
-                        let (waiting, wall) = (plain_seconds(waiting), plain_seconds(wall));
-                        write!(
-                            words,
-                            "{waiting} of {wall} s were spent in syncs ({share})."
-                        )
-                    }
-                    false => {
-                        let (waiting, wall) = (seconds(waiting), seconds(wall));
-                        write!(words, "{waiting} of {wall} were spent in syncs ({share}).")
-                    }
+                let _ = if wall >= 1.0 && waiting >= 0.01 {
+                    let (waiting, wall) = (plain_seconds(waiting), plain_seconds(wall));
+                    write!(
+                        words,
+                        "{waiting} of {wall} s were spent in syncs ({share})."
+                    )
+                } else {
+                    let (waiting, wall) = (seconds(waiting), seconds(wall));
+                    write!(words, "{waiting} of {wall} were spent in syncs ({share}).")
                 };
             }
             _ if self.real > 0 => words.push_str("How long syncs took is not known."),

@@ -238,8 +238,8 @@ const NO_SYNC_HELPS: &str = "no sync before the acknowledgement helps, not even 
 
 fn missing(closing: &Closing, states: u64) -> String {
     format!(
-        "{} before the acknowledgement. Runs that make this call have no bad state behind an \
-         acknowledgement ({} looked at)",
+        "{} before the acknowledgement. The command was run again with this call: no state behind \
+         an acknowledgement is bad ({} looked at)",
         closing.words(),
         counted(states, "state")
     )

@@ -360,6 +360,9 @@ fn tell(c: &Candidate, over_ns: u64) -> Cause {
 fn together(requests: &Requests, slow: u64) -> Option<Together> {
     let total = requests.rows.len();
     let places: Vec<usize> = (0..total).filter(|at| requests.is_slow(*at)).collect();
+    if places.is_empty() {
+        return None;
+    }
     let most = ((slow as f64 * TOGETHER).ceil() as usize).clamp(1, places.len());
     let run = places.windows(most).min_by_key(|w| w[most - 1] - w[0])?;
     let (first, last) = (run[0], run[most - 1]);

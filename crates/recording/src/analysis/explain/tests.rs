@@ -320,6 +320,30 @@ fn slow_requests_of_one_moment_are_told_as_that() {
     assert!(together.for_s < 0.5, "{together:?}");
 }
 
+#[test]
+fn a_further_look_may_find_nothing_slow() {
+    const ROWS: [(i64, u64); 9] = [
+        (0, 539_049_278_502_359_233),
+        (3_241_276_912_827_917_078, 11_445_795_430_537_429_612),
+        (-5_186_932_929_696_927_982, 8_769_617_269_526_949_125),
+        (-5_683_681_345_328_589_600, 179_625_285_838_304_167),
+        (3_950_081_772_714_202_204, 14_861_008_152_296_930_452),
+        (1_709_749_365_527_492_041, 8_586_692_000_936_815_978),
+        (6_241_612_175_506_014_804, 11_831_137_484_228_997_994),
+        (-5_032_728_037_523_067_799, 2_014_467_474_168_024_290),
+        (-6_912_404_426_370_409_947, 6_509_235_071_157_254_880),
+    ];
+    let few = Plan {
+        requests: ROWS.len(),
+        ..Plan::new(1, &|_| 0.1)
+    };
+    let mut table = recording(&few);
+    for (at, (time_ns, took_ns)) in ROWS.into_iter().enumerate() {
+        (table.rows.time_ns[at], table.rows.took_ns[at]) = (time_ns, took_ns);
+    }
+    assert_eq!(explain(&table, None).causes.len(), 0);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
     #[test]

@@ -67,18 +67,16 @@ fn decider(folder: &Path, is_gate: bool) -> PathBuf {
         command.args(["-DSL_GATE=1", "-mgeneral-regs-only"]);
     }
     let files = files.map(|e| e.path());
-    command.args(files.filter(|file| is_used(file, is_gate)));
+    command.args(files.filter(|file| file.extension().is_some_and(|e| e == "c")));
+    command.arg(shim.join("c/base/glob.c"));
+    if !is_gate {
+        command.arg(shim.join("c/join.c"));
+    }
     let own = ["glue.c", "main.c"].map(|name| shim.join("tests/decide").join(name));
     // The core exports fsync and its kin: the program's own calls go past them.
     command.args(own).arg("-o").arg(&program);
     assert!(command.status().expect("gcc").success());
     program
-}
-
-/// Whether a file of the core is part of the library, or of the gate.
-fn is_used(file: &Path, is_gate: bool) -> bool {
-    let is_join = file.ends_with("join.c");
-    file.extension().is_some_and(|e| e == "c") && !(is_gate && is_join)
 }
 
 /// What one of them said of each subject.

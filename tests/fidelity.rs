@@ -331,15 +331,24 @@ fn umount_works_where_something_is_owed() {
         return;
     }
     // Without a supervisor nobody would let go of the file system.
-    let supervised = backends().filter(|b| !matches!(b, Backend::Page(_)));
-    compare("umount", supervised, |class, backend| {
+    let supervised = || backends().filter(|b| !matches!(b, Backend::Page(_)));
+    let unmounted = |class, backend, way: &[&str]| {
         let (disk, scene) = (Disk::new("ext4", 16), Scene::new("umount"));
         let outcome = run(scene
             .command(backend)
             .arg(victim("umount", class))
-            .arg(disk.path()));
+            .arg(disk.path())
+            .args(way));
         assert!(!disk.is_mounted(), "still mounted: {outcome}");
         outcome
+    };
+    compare("umount", supervised(), |class, backend| {
+        unmounted(class, backend, &[])
+    });
+    // musl's syscall(3) is out of reach of attach.
+    let classes = [Class::Native, Class::Small];
+    compare_in(&classes, "umount", supervised(), |class, backend| {
+        unmounted(class, backend, &["by its number"])
     });
 }
 

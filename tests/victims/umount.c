@@ -1,7 +1,17 @@
-/* umount and umount2 of a file system that was written to and synced. The directory is its root. */
+/* umount and umount2 of a file system that was written to and synced. The directory is its root.
+ * With one more argument it goes by the number of its system call. */
 #include "victim.h"
 
 #include <sys/mount.h>
+
+static long by_number(void)
+{
+#ifdef SYS_umount
+	return syscall(SYS_umount, work);
+#else
+	return syscall(SYS_umount2, work, 0);
+#endif
+}
 
 int main(int count, char **arguments)
 {
@@ -19,7 +29,10 @@ int main(int count, char **arguments)
 	CALL("umount", "nowhere", umount(NOWHERE));
 	CALL("fsync", "after failures", fsync(fd));
 	close(fd);
-	CALL("umount2", "UMOUNT_NOFOLLOW", umount2(work, UMOUNT_NOFOLLOW));
+	if (count > 2)
+		CALL("syscall", "umount", by_number());
+	else
+		CALL("umount2", "UMOUNT_NOFOLLOW", umount2(work, UMOUNT_NOFOLLOW));
 	CALL("umount", "again", umount(work));
 	return 0;
 }

@@ -21,6 +21,14 @@
 #define FCNTL_CASES case NR_fcntl:
 #endif
 
+#ifdef NR_umount
+#define UMOUNT_CASES    \
+	case NR_umount: \
+		return sl_umount(nr, (const char *)a, 0);
+#else
+#define UMOUNT_CASES
+#endif
+
 /* Passes a call on, or to the wrapper that it has. */
 static NOINLINE long other_call(long nr, long a, long b, long c, long d, long e, long f,
 				uint64_t caller)
@@ -52,6 +60,7 @@ static NOINLINE long other_call(long nr, long a, long b, long c, long d, long e,
 		return sl_write_call((int)c, 0, nr, (const long[6]){ a, b, c, d, e, f }, caller);
 	case NR_umount2:
 		return sl_umount(nr, (const char *)a, b);
+		UMOUNT_CASES
 	case NR_io_submit:
 		return sl_io_submit(a, b, (void **)c);
 	case NR_io_uring_setup:

@@ -276,3 +276,16 @@ fn each_call_that_leads_to_the_gate_is_known_there() {
         }
     }
 }
+
+/// A number that leads to the gate in an attached process is answered for `syscall(3)`, too.
+#[test]
+fn each_call_of_the_gate_is_one_of_the_library_by_its_number() {
+    let entry = read("entry.c");
+    for row in CALLS {
+        if !row.is(Kind::Gate) && !row.is(Kind::Marks) {
+            continue;
+        }
+        let case = format!("case NR_{}:", row.name);
+        assert!(entry.contains(&case), "entry.c has no `{case}`");
+    }
+}

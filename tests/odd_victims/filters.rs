@@ -1,6 +1,7 @@
 //! Victims that put a seccomp filter on themselves, and children that are born with one.
 
 use super::*;
+use crate::harness::backend::{Backend, Scene};
 use crate::harness::limits::count;
 
 #[test]
@@ -129,5 +130,55 @@ fn soak_a_child_that_gets_a_filter_while_it_is_forked_is_not_killed_by_our_calls
             assert!(ended, "{how:?} {way}: {outcome}");
             outcome.must_succeed();
         }
+    }
+}
+
+/// Puts the filter on all threads while one of them, which the libc may not know, forks: behind the
+/// copy of the memory.
+fn is_born_elsewhere(mut command: Command, victim: &str, folder: &Path, way: &str) {
+    let children = count(20, 500).to_string();
+    command.arg(program(victim)).arg(folder);
+    let outcome = run(command.args([way, &children]));
+    let born = outcome.stdout.split(' ').next();
+    let born = born.and_then(|n| n.parse().ok());
+    assert!(born > Some(0), "{way}: {outcome}");
+    let ended = outcome.stdout.ends_with(" born with it, 0 ended badly\n");
+    assert!(ended, "{way}: {outcome}");
+}
+
+#[test]
+fn soak_a_child_of_a_thread_that_the_libc_does_not_know_is_not_killed_by_our_calls() {
+    let name = "soak_a_child_of_a_thread_that_the_libc_does_not_know_is_not_killed_by_our_calls";
+    if !as_root(name) {
+        return;
+    }
+    for (backend, victim, way) in [
+        (Backend::Run("exit"), "born_elsewhere", "known"),
+        (Backend::Run("exit"), "born_elsewhere", "unknown"),
+        (Backend::Followed("exit"), "born_elsewhere_static", "known"),
+        (Backend::Alone, "born_elsewhere", "known"),
+        (Backend::Alone, "born_elsewhere", "unknown"),
+    ] {
+        let scene = Scene::new("born-elsewhere");
+        let command = scene.command(backend);
+        is_born_elsewhere(command, victim, &scene.work(), way);
+    }
+}
+
+#[test]
+fn a_child_that_is_forked_beside_more_such_calls_than_are_counted_is_real() {
+    let name = "a_child_that_is_forked_beside_more_such_calls_than_are_counted_is_real";
+    if !as_root(name) {
+        return;
+    }
+    // Those behind the first 24 were counted in 8 bits.
+    for calls in ["279", "280", "281"] {
+        let stage = Stage::new("crowd");
+        let mut command = reported(&stage, &[]);
+        let log = stage.traced(&mut command, "fdatasync", "victim.log");
+        command.arg(program("crowd")).arg(stage.work()).arg(calls);
+        let outcome = run(&mut command).must_succeed();
+        assert_eq!(outcome.stdout, "done\n", "{outcome}");
+        assert_eq!(log.count("fdatasync"), 50, "{calls}");
     }
 }

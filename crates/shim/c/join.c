@@ -237,6 +237,16 @@ static void stay_outside(void)
 		sl_marks.here = SL_MARKS_MAYBE;
 }
 
+/* Has the calls that are to restrict all threads counted where there is no session, too: in memory
+ * that is shared with whoever is forked. */
+static void share_kin(void)
+{
+	long p = raw6(NR_mmap, 0, 4096, PROT_READ_ | PROT_WRITE_, MAP_SHARED_ANON_, -1, 0);
+
+	if (!is_error(p) && sl_make_mine())
+		sl.kins = (uint32_t *)p;
+}
+
 /* Runs as constructor, and at the first call where another constructor synced before ours. */
 __attribute__((constructor)) void sl_init(void)
 {
@@ -247,8 +257,11 @@ __attribute__((constructor)) void sl_init(void)
 	page = env("SYNCLATER_PAGE");
 	until = env("SYNCLATER_UNTIL");
 	sl.alone = !(page && *page) && until && same(until, "never");
-	if (sl.alone)
+	if (sl.alone) {
 		sl.filters = seccomp_filters();
+		if (!sl.filters)
+			share_kin();
+	}
 	if (!sl.alone && !join_all(page ? page : ""))
 		stay_outside();
 	else if (!sl.alone) { /* no call before that: a filter may kill at it */

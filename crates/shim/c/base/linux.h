@@ -69,6 +69,7 @@
 #define MAP_SHARED_       1
 #define MAP_FIXED_        0x10
 #define MAP_PRIVATE_ANON_ 0x22
+#define MAP_SHARED_ANON_  0x21
 
 /* statx(2) */
 struct statx_time {
@@ -88,6 +89,7 @@ struct statx_answer {
 };
 _Static_assert(sizeof(struct statx_answer) == 256, "statx");
 #define STATX_TYPE_       0x1u
+#define STATX_NLINK_      0x4u
 #define STATX_UID_        0x8u
 #define STATX_INO_        0x100u
 #define STATX_MNT_ID_     0x1000u

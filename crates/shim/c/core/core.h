@@ -104,10 +104,11 @@ struct verdict {
 /* In `outside`: a call that restricts this process has not failed. */
 #define SL_RESTRICTS 0x80000000u
 
-/* `tries`: a bit for each place of `trying` that is taken, and above them how many calls have none.
- */
+/* `tries`: a bit for each place of `trying` that is taken, and above them how many calls have none,
+ * or are too many to be counted. */
 #define TRYING_MAX 24u
-#define ONE_UNKNOWN (1u << TRYING_MAX)
+#define ONE_UNPLACED (1u << TRYING_MAX)
+#define UNPLACED_MAX (255u * ONE_UNPLACED)
 
 extern struct state {
 	uint32_t ready;	  /* 0 no, 1 being set up, 2 done */
@@ -118,16 +119,17 @@ extern struct state {
 	/* Calls that may restrict this process and are under way: all is real. A forked child has
 	 * those of its parent's; sl_begin_life takes off what no thread of its own is in. */
 	uint32_t tries;
-	/* How many of them were to restrict all threads, as this memory knows; and the place of the
-	 * same number where a fork copies none (sl_slots.tsyncs). */
-	uint32_t tsyncs, kin;
+	/* How many of them were to restrict all threads, as this memory knows (`kins`). */
+	uint32_t tsyncs;
 	uint32_t filters; /* seccomp filters that it had at its start, or many (library only) */
 	uint32_t followed;   /* what the victim executes is reached, too (gate only) */
 	uint32_t keeps_sync; /* O_SYNC is not taken off: it may write unseen (gate only) */
 	uint32_t began_as; /* the process in which it was set up: no fork of that (library only) */
-	uint32_t reserved;
 	uint64_t trying[TRYING_MAX]; /* the threads that are in such calls, with SL_OF_ALL */
 	uint64_t pid_ns; /* number of our pid namespace, where somebody told us; 0: look */
+	/* The same number as in `tsyncs`, where a fork copies none: sl_slots.tsyncs, or memory that
+	 * all who are forked share. NULL: there is none. */
+	uint32_t *kins;
 	struct level level[LEVELS_MAX];
 } sl;
 

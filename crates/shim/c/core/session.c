@@ -259,8 +259,9 @@ void sl_meet_kin(uint32_t pid)
 	/* Its number PID is 1 in every container; where its memory and its stack lie seldom is. */
 	uint64_t any = (uint64_t)(uintptr_t)sl_mine ^ (uint64_t)(uintptr_t)&any << 7 ^ pid;
 
-	sl.kin = (uint32_t)(any * 0x9e3779b97f4a7c15ull >> 32) % SL_KIN_MAX;
-	STORE(sl.tsyncs, LOAD(sl.level[0].slots->tsyncs[sl.kin]));
+	any = (any * 0x9e3779b97f4a7c15ull >> 32) % SL_KIN_MAX;
+	sl.kins = &sl.level[0].slots->tsyncs[any];
+	STORE(sl.tsyncs, LOAD(*sl.kins));
 	STORE(sl_mine->known, 1);
 }
 
@@ -273,10 +274,10 @@ void sl_meet_kin(uint32_t pid)
 NOINLINE void sl_begin_life(void)
 {
 	uint64_t self = thread_number() & ~(uint64_t)SL_OF_ALL, there;
-	uint32_t left = LOAD(sl.tries) / ONE_UNKNOWN * ONE_UNKNOWN;
+	uint32_t left = LOAD(sl.tries) / ONE_UNPLACED * ONE_UNPLACED;
 	unsigned i;
 
-	if (sl.levels && LOAD(sl.level[0].slots->tsyncs[sl.kin]) != LOAD(sl.tsyncs))
+	if (sl.kins && LOAD(*sl.kins) != LOAD(sl.tsyncs))
 		__atomic_fetch_or(&sl.outside, SL_RESTRICTS, __ATOMIC_SEQ_CST);
 	for (i = 0; i < TRYING_MAX; i++) {
 		there = LOAD(sl.trying[i]);

@@ -37,16 +37,33 @@ int sl_restricts(long nr, const long a[6])
 	}
 }
 
+/* Whether no other thread is there to fork. The libc knows its own threads alone: clone(2) makes
+ * others. So it is asked first, and then /proc, of which a folder has two links more than folders
+ * in it. */
+static int is_single_threaded(void)
+{
+#ifdef SL_GATE
+	return 0;
+#else
+	struct statx_answer *x;
+	int is_so = 0;
+
+	if (!&__libc_single_threaded || !__libc_single_threaded)
+		return 0;
+	x = ROOM(sizeof *x);
+	if (!is_error(raw5(NR_statx, AT_FDCWD_, "/proc/self/task", 0, STATX_NLINK_, x)))
+		is_so = x->links == 3;
+	sl_leave(x);
+	return is_so;
+#endif
+}
+
 /* Whether a call is to put a filter on all threads, those that are being forked among them. */
 static int is_of_all(long nr, const long a[6])
 {
-#ifndef SL_GATE
-	/* No other thread is there to fork. */
-	if (&__libc_single_threaded && __libc_single_threaded)
-		return 0;
-#endif
 	/* At NULL the kernel reads no filter. */
-	return nr == NR_seccomp && (uint32_t)a[0] == 1 && (uint32_t)a[1] & SECCOMP_TSYNC_ && a[2];
+	return nr == NR_seccomp && (uint32_t)a[0] == 1 && (uint32_t)a[1] & SECCOMP_TSYNC_ && a[2] &&
+	       !is_single_threaded();
 }
 
 /* What lost its O_SYNC before this image was executed bears a mark that nobody has looked for. */
@@ -67,10 +84,31 @@ static uint32_t take_place(void)
 
 	for (;;) {
 		there = LOAD(sl.tries);
-		place = (uint32_t)__builtin_ctz(~there | ONE_UNKNOWN);
+		place = (uint32_t)__builtin_ctz(~there | ONE_UNPLACED);
 		if (place >= TRYING_MAX || CAS(sl.tries, there, there | 1u << place))
 			return place;
 	}
+}
+
+/* One more call is under way that has no place. Once there are as many as can be counted, nothing
+ * is counted off any more, and all is real for good. */
+static void count_unplaced(void)
+{
+	uint32_t there;
+
+	do
+		there = LOAD(sl.tries);
+	while (there < UNPLACED_MAX && !CAS(sl.tries, there, there + ONE_UNPLACED));
+}
+
+/* One of them has come back. */
+static void count_off_unplaced(void)
+{
+	uint32_t there;
+
+	do
+		there = LOAD(sl.tries);
+	while (there < UNPLACED_MAX && !CAS(sl.tries, there, there - ONE_UNPLACED));
 }
 
 /* Notes whose call is under way. A handler may come between any two steps, and fork: its child goes
@@ -82,7 +120,7 @@ static uint64_t *note_trying(int is_of_all)
 	uint32_t place = self ? take_place() : TRYING_MAX;
 
 	if (place >= TRYING_MAX) {
-		ADD(sl.tries, ONE_UNKNOWN);
+		count_unplaced();
 		return NULL;
 	}
 	STORE(sl.trying[place], self | (is_of_all ? SL_OF_ALL : 0));
@@ -94,7 +132,7 @@ static uint64_t *note_trying(int is_of_all)
  * about to stand. Returns what sl_end_restricting takes. */
 uint64_t *sl_begin_restricting(long nr, const long a[6])
 {
-	int of_all = is_of_all(nr, a) && sl.levels;
+	int of_all = sl.kins && is_of_all(nr, a);
 	uint64_t *trying;
 
 	look_for_marks();
@@ -102,7 +140,7 @@ uint64_t *sl_begin_restricting(long nr, const long a[6])
 		sl_slot_flag(SL_SLOT_RESTRICTED);
 	/* In this order: who is forked meanwhile knows of the call, or less of them than its kin. */
 	if (of_all)
-		ADD(sl.level[0].slots->tsyncs[sl.kin], 1);
+		ADD(*sl.kins, 1);
 	trying = note_trying(of_all);
 	if (of_all)
 		ADD(sl.tsyncs, 1);
@@ -131,7 +169,7 @@ void sl_end_restricting(uint64_t *trying, long nr, const long a[6], long r)
 		STORE(*trying, 0);
 		__atomic_fetch_and(&sl.tries, ~(1u << (trying - sl.trying)), __ATOMIC_SEQ_CST);
 	} else {
-		__atomic_fetch_sub(&sl.tries, ONE_UNKNOWN, __ATOMIC_SEQ_CST);
+		count_off_unplaced();
 	}
 	if (sl_active())
 		sl_slot_unflag(SL_SLOT_RESTRICTED);

@@ -96,7 +96,7 @@ pub struct Args {
     #[arg(long = "for", value_name = "T", default_value = "1min", value_parser = parse_duration)]
     for_: Duration,
 
-    /// How long a check may take.
+    /// How long a check may take; a state on which it takes longer is bad ("hangs").
     #[arg(long, value_name = "T", default_value = "10s", value_parser = parse_duration)]
     patience: Duration,
 
@@ -228,7 +228,8 @@ EXAMPLES
   synclater crash --fs btrfs --check builtin:prefix
   synclater crash --replay 7f3a09c2/F1
 
-Exit status: 0 no bad state, 1 some, 125 synclater's own trouble.";
+Exit status: 0 no bad state, 1 some, 125 synclater's own trouble, or a check that is broken
+or answers differently on one state.";
 
 /// How much is searched.
 #[derive(Clone, Copy, Debug)]

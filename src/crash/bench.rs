@@ -22,6 +22,8 @@ pub struct Bench<'a> {
     pub plan: &'a Plan,
     /// A folder for stations.
     pub dir: &'a Path,
+    /// Where the file system is mounted, in each run: what lies there may name itself by its path.
+    pub place: &'a Path,
     /// Contents.
     pub store: Arc<RwLock<Store>>,
     /// What is run.
@@ -68,7 +70,7 @@ impl Bench<'_> {
 
     fn station(&self, name: &str, image: Image) -> io::Result<Station<Recorded>> {
         let disk = Arc::new(Recorded::new(self.store.clone(), image));
-        Station::new(disk, self.plan, self.dir.join(name))
+        Station::new(disk, self.plan, self.dir.join(name), self.place)
     }
 
     /// A disk with an empty file system, on which `set_up` was run, if anything.

@@ -50,6 +50,10 @@ pub enum Verdict {
     Good,
     /// Something is lost or corrupt; in the check's words.
     Bad(String),
+    /// The check did not end in its time; in words.
+    Hangs(String),
+    /// It was bad, and when it was mounted and judged again it was good; in the words of the first.
+    Flaky(String),
     /// The check itself failed.
     Failed(String),
 }
@@ -136,12 +140,21 @@ impl Check {
             Some(0) => Verdict::Good,
             Some(1) => Verdict::Bad(words),
             Some(code) => failed(format!("exit status {code}"), &words),
-            None if status.is_none() => {
-                let seconds = conditions.patience.as_secs_f64();
-                failed(format!("it took longer than {seconds} s"), &words)
-            }
+            None if status.is_none() => Verdict::Hangs(hangs(conditions.patience, &words)),
             None => failed("a signal ended it".to_owned(), &words),
         })
+    }
+}
+
+/// What is said of a state on which the check did not end, and what that had said by then.
+fn hangs(patience: Duration, words: &str) -> String {
+    let longer = format!(
+        "hangs: the check took longer than {} s",
+        patience.as_secs_f64()
+    );
+    match words {
+        "" => longer,
+        words => format!("{longer}: {words}"),
     }
 }
 

@@ -44,6 +44,9 @@ pub struct About {
     pub said: String,
     /// The check that failed.
     pub check: String,
+    /// Where the program ran, and the check looked; empty in what earlier releases have kept.
+    #[serde(default)]
+    pub place: PathBuf,
 }
 
 /// Where all of them lie.
@@ -208,15 +211,15 @@ pub fn replay(id: &str) -> Result<Replayed, NoReplay> {
     let all: Vec<About> = serde_json::from_slice(&all).map_err(|_| unknown())?;
     let about = all.into_iter().find(|a| a.id == name).ok_or_else(unknown)?;
     let kind = Kind::of_name(&about.fs).ok_or_else(unknown)?;
-    let temp = std::env::temp_dir();
-    let at = temp.join(format!("synclater-{run}-{name}"));
-    match DirBuilder::new().mode(0o700).create(&at) {
-        Ok(()) => {}
+    let own = std::env::temp_dir().join(format!("synclater-{run}-{name}"));
+    let at = match make_place(&about.place) {
+        Ok(()) => about.place.clone(),
         Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
-            return Err(NoReplay::InTheWay(at));
+            return Err(NoReplay::InTheWay(about.place));
         }
-        Err(e) => return Err(NoReplay::Failed("cannot make a folder to mount it at", e)),
-    }
+        // What names itself by its path is not found there.
+        Err(_) => make_folder(own)?,
+    };
     let mounted = mount_copy(&dir.join(format!("{name}.img")), &about, kind, &at);
     if let Err(e) = mounted {
         let _ = std::fs::remove_dir(&at);
@@ -227,6 +230,33 @@ pub fn replay(id: &str) -> Result<Replayed, NoReplay> {
         about,
         at,
     })
+}
+
+/// Makes the folder where a program ran, and those above it that are not there, below one that
+/// nobody else can exchange.
+fn make_place(place: &Path) -> io::Result<()> {
+    let above = place.ancestors().skip(1);
+    let there = above.clone().find(|dir| dir.symlink_metadata().is_ok());
+    let there = there.ok_or(io::ErrorKind::NotFound)?;
+    for dir in there.ancestors() {
+        let seen = dir.symlink_metadata()?;
+        if !seen.is_dir() || dirs::distrust_above(&seen).is_some() {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
+    }
+    let missing: Vec<&Path> = above.take_while(|dir| *dir != there).collect();
+    for dir in missing.into_iter().rev() {
+        DirBuilder::new().mode(0o711).create(dir)?;
+    }
+    DirBuilder::new().mode(0o700).create(place)
+}
+
+fn make_folder(at: PathBuf) -> Result<PathBuf, NoReplay> {
+    match DirBuilder::new().mode(0o700).create(&at) {
+        Ok(()) => Ok(at),
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Err(NoReplay::InTheWay(at)),
+        Err(e) => Err(NoReplay::Failed("cannot make a folder to mount it at", e)),
+    }
 }
 
 fn unknown() -> NoReplay {

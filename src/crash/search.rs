@@ -15,6 +15,7 @@ use synclater_powercut::cuts::{Cut, Moment, Reached};
 use synclater_powercut::log::{Image, Log, Voice};
 use synclater_powercut::store::Store;
 use synclater_powercut::tree::Tree;
+use synclater_sys::contain;
 use synclater_sys::lock::lock;
 
 /// How often the caller is asked whether to go on.
@@ -41,6 +42,8 @@ pub struct Laboratory<'a> {
     pub voice: Voice,
     /// A folder for stations.
     pub dir: &'a Path,
+    /// Where states are mounted: where the program ran.
+    pub place: &'a Path,
     /// Contents.
     pub store: Arc<RwLock<Store>>,
     /// Whether the file system's own check looks at each state too.
@@ -58,6 +61,20 @@ struct Worker<'a> {
 }
 
 impl Worker<'_> {
+    /// Judges a state, and one that is bad once more, mounted anew: a check, or a recovery, may
+    /// fail by chance.
+    fn judge_twice(&self, log: &Log, cut: &Cut, image: Image) -> io::Result<Verdict> {
+        let first = self.judge(log, cut, image.clone())?;
+        let (Verdict::Bad(said) | Verdict::Hangs(said)) = first else {
+            return Ok(first);
+        };
+        Ok(match self.judge(log, cut, image)? {
+            Verdict::Bad(_) | Verdict::Hangs(_) => Verdict::Bad(said),
+            Verdict::Good => Verdict::Flaky(said),
+            other => other,
+        })
+    }
+
     fn judge(&self, log: &Log, cut: &Cut, image: Image) -> io::Result<Verdict> {
         self.station.disk.become_image(image);
         let said = log.said(self.lab.voice, cut.at);
@@ -94,7 +111,7 @@ impl Laboratory<'_> {
         let disk = Arc::new(State::new(self.store.clone()));
         Ok(Worker {
             lab: self,
-            station: Station::new(disk, self.plan, dir.clone())?,
+            station: Station::new(disk, self.plan, dir.clone(), self.place)?,
             acks: dir.join("acknowledged"),
             scratch: dir.join("said"),
         })
@@ -120,7 +137,7 @@ impl Laboratory<'_> {
     pub fn look(&self, name: &str, log: &Log, cut: &Cut) -> io::Result<Tree> {
         let disk = Arc::new(State::new(self.store.clone()));
         disk.become_image(log.state(cut));
-        let station = Station::new(disk, self.plan, self.dir.join(name))?;
+        let station = Station::new(disk, self.plan, self.dir.join(name), self.place)?;
         let mounted = station.mount()?;
         let tree = tree::read(mounted.path())?;
         mounted.end()?;
@@ -148,12 +165,17 @@ impl Laboratory<'_> {
             for worker in &workers {
                 let (to, cuts, over) = (to.clone(), &cuts, &over);
                 scope.spawn(move || {
+                    // All of them mount at one place.
+                    if let Err(e) = contain::part_mounts() {
+                        let _ = to.send(Err(e));
+                        return;
+                    }
                     while !over.load(SeqCst) {
                         let next = lock(cuts).next();
                         let Some((cut, image)) = next else {
                             break;
                         };
-                        let judged = worker.judge(log, &cut, image);
+                        let judged = worker.judge_twice(log, &cut, image);
                         if to
                             .send(judged.map(|verdict| Judged { cut, verdict }))
                             .is_err()

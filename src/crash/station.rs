@@ -19,6 +19,7 @@ pub struct Station<D> {
     pub disk: Arc<D>,
     plan: Plan,
     dir: PathBuf,
+    place: PathBuf,
 }
 
 /// A file system that is mounted.
@@ -28,19 +29,21 @@ pub struct Mounted {
 }
 
 impl<D: Disk> Station<D> {
-    /// Puts a disk into the folder `dir`, which it makes.
+    /// Puts a disk into the folder `dir`, which it makes, to be mounted at `place`.
     ///
     /// # Errors
     /// Those of mkdir(2) and of [`served::mount`].
-    pub fn new(disk: Arc<D>, plan: &Plan, dir: PathBuf) -> io::Result<Station<D>> {
-        for name in ["fuse", "fs", "nodes"] {
+    pub fn new(disk: Arc<D>, plan: &Plan, dir: PathBuf, place: &Path) -> io::Result<Station<D>> {
+        for name in ["fuse", "nodes"] {
             std::fs::create_dir_all(dir.join(name))?;
         }
+        std::fs::create_dir_all(place)?;
         served::mount(&disk, plan.size, plan.sector, &dir.join("fuse"))?;
         Ok(Station {
             disk,
             plan: plan.clone(),
             dir,
+            place: place.to_path_buf(),
         })
     }
 
@@ -53,7 +56,7 @@ impl<D: Disk> Station<D> {
     /// Where it is mounted.
     #[must_use]
     pub fn place(&self) -> PathBuf {
-        self.dir.join("fs")
+        self.place.clone()
     }
 
     /// A block device of the disk.

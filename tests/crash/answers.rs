@@ -236,7 +236,7 @@ fn a_state_on_which_the_check_fails_is_kept_and_the_rest_is_told() {
         return;
     }
     let stage = Stage::new("crash_failing");
-    let check = "case $(wc -l <$2) in 0) exit 0;; 1) echo one; exit 1;; *) kill -9 $$;; esac";
+    let check = "case $(wc -l <$2) in 0) kill -9 $$;; 1) echo one; exit 1;; *) exit 0;; esac";
     let script = "for n in 1 2; do echo $n >$n; sync $n .; echo $n; done";
     let mut command = stage.synclater(&["crash", "--json", "--no-rerun", "--check", check]);
     let outcome = run(command.args(["--", "sh", "-c", script]));
@@ -270,4 +270,126 @@ fn a_program_that_floods_its_stdout_is_heard_in_full() {
     ];
     let (_, report) = crash(&stage, &words);
     assert_eq!(number(&report, "acknowledged"), 1 << 20, "{report:#}");
+}
+
+/// A writer whose files name each other by their paths: SQLite's super-journal of two databases
+/// that are attached to each other holds the paths of both journals.
+const ATTACHED: &str = "
+import os, sqlite3
+db = sqlite3.connect(os.path.abspath('one.db'), isolation_level=None)
+db.execute('attach ? as other', (os.path.abspath('two.db'),))
+for name in ('main', 'other'):
+    db.execute(f'pragma {name}.journal_mode=delete')
+    db.execute(f'pragma {name}.synchronous=extra')
+    db.execute(f'create table {name}.t(n)')
+print(0, flush=True)
+for n in range(1, 25):
+    db.execute('begin')
+    db.execute('insert into main.t values(?)', (n,))
+    db.execute('insert into other.t values(?)', (n,))
+    db.execute('commit')
+    print(n, flush=True)
+";
+
+/// Both have the same rows, and all that were acknowledged.
+const BOTH: &str = "
+import os, sqlite3, sys
+said = [int(line) for line in open(sys.argv[2])]
+if not said:
+    sys.exit(0)
+db = sqlite3.connect(os.path.join(sys.argv[1], 'one.db'))
+db.execute('attach ? as other', (os.path.join(sys.argv[1], 'two.db'),))
+one, two = ([n for n, in db.execute(f'select n from {name}.t')] for name in ('main', 'other'))
+lost = [n for n in said[1:] if n not in one]
+if one != two or lost:
+    print('lost' if lost else 'one has what the other has not', len(one), len(two), lost[:3])
+    sys.exit(1)
+";
+
+#[test]
+fn what_names_itself_by_its_path_is_judged_where_it_ran() {
+    if !can_cut("what_names_itself_by_its_path_is_judged_where_it_ran") {
+        return;
+    }
+    for fs in FILE_SYSTEMS {
+        let stage = Stage::new("crash_paths");
+        std::fs::write(stage.file("both.py"), BOTH).expect("the check");
+        let check = format!("/usr/bin/python3 -B {}", stage.file("both.py").display());
+        let words = [
+            "--fs",
+            fs,
+            "--check",
+            &check,
+            "--no-rerun",
+            "--budget",
+            "400",
+        ];
+        let program = ["--", "/usr/bin/python3", "-c", ATTACHED];
+        let (_, report) = crash(&stage, &[&words[..], &program].concat());
+        assert!(number(&report, "states") > 100, "{fs}: {report:#}");
+        assert_eq!(number(&report, "bad"), 0, "{fs}: {report:#}");
+    }
+}
+
+const TWO_FILES: &str = "for n in 1 2; do echo $n >$n; sync $n .; echo $n; done";
+
+/// `synclater crash` of [`TWO_FILES`] with a check.
+fn judged_by(stage: &Stage, check: &str, words: &[&str]) -> Outcome {
+    let mut command = stage.synclater(&["crash", "--json", "--no-rerun", "--budget", "30"]);
+    command.args(["--check", check]).args(words);
+    run(command.args(["--", "sh", "-c", TWO_FILES]))
+}
+
+#[test]
+fn a_state_that_is_good_when_it_is_judged_again_is_flaky_and_not_bad() {
+    if !can_cut("a_state_that_is_good_when_it_is_judged_again_is_flaky_and_not_bad") {
+        return;
+    }
+    let stage = Stage::new("crash_flaky");
+    let marks = stage.file("marks");
+    std::fs::create_dir(&marks).expect("a folder");
+    // Bad the first time that so many lines are judged; the disk as it was left has two.
+    let check = format!(
+        "n=$(wc -l <$2); [ $n = 2 ] && exit 0; \
+         mkdir {}/$n 2>/dev/null && {{ echo by chance; exit 1; }}; exit 0",
+        marks.display()
+    );
+    let outcome = judged_by(&stage, &check, &[]);
+    let report: Value = serde_json::from_str(&outcome.stdout).expect("a report");
+    assert_eq!(outcome.status.code(), Some(125), "{outcome}");
+    assert_eq!(number(&report, "bad"), 0, "{outcome}");
+    assert!(number(&report, "flaky") > 0, "{outcome}");
+    assert_eq!(report["flaky_said"], "by chance", "{outcome}");
+}
+
+#[test]
+fn a_check_that_hangs_is_what_its_state_is_and_the_search_goes_on() {
+    if !can_cut("a_check_that_hangs_is_what_its_state_is_and_the_search_goes_on") {
+        return;
+    }
+    let stage = Stage::new("crash_hangs");
+    let check = "case $(wc -l <$2) in 1) echo thinking; sleep 60;; esac; exit 0";
+    let outcome = judged_by(&stage, check, &["--patience", "300ms"]);
+    assert_eq!(outcome.status.code(), Some(1), "{outcome}");
+    let report: Value = serde_json::from_str(&outcome.stdout).expect("a report");
+    let said = first(&report, "said");
+    assert_eq!(said, "hangs: the check took longer than 0.3 s: thinking");
+    assert!(
+        number(&report, "states") > number(&report, "bad"),
+        "{outcome}"
+    );
+}
+
+#[test]
+fn a_check_that_has_not_shown_that_it_can_fail_is_named() {
+    if !can_cut("a_check_that_has_not_shown_that_it_can_fail_is_named") {
+        return;
+    }
+    let stage = Stage::new("crash_blind");
+    for (check, is_named) in [("true #", true), ("[ ! -s $2 ] || [ -e $1/1 ]", false)] {
+        let report: Value =
+            serde_json::from_str(&judged_by(&stage, check, &[]).stdout).expect("JSON");
+        let notes = report["notes"].to_string();
+        assert_eq!(notes.contains("can fail"), is_named, "{check}: {report:#}");
+    }
 }

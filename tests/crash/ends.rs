@@ -154,8 +154,8 @@ const REFUSED: [(&str, &str); 10] = [
         "--html /no/such/folder/a --check true -- true",
         "cannot write the page",
     ),
-    ("--replay no/such", "those that are kept"),
-    ("--replay ../../etc/F1", "those that are kept"),
+    ("--replay no/such", "none is kept"),
+    ("--replay ../../etc/F1", "none is kept"),
 ];
 
 #[test]

@@ -37,8 +37,14 @@ pub struct CrashReport {
     pub cuts: u64,
     /// States that were looked at, no two of them alike.
     pub states: u64,
-    /// Of these: bad ones.
+    /// Of these: bad ones. Each was judged twice, on fresh mounts.
     pub bad: u64,
+    /// Of these: bad when they were judged first, and good the second time.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub flaky: u64,
+    /// What the check said of the first of those; absent where there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub flaky_said: Option<String>,
     /// By the kind of the cut: states, and bad ones.
     pub kinds: Vec<KindRow>,
     /// Each failure once.
@@ -53,6 +59,10 @@ pub struct CrashReport {
     /// What is odd about the run, each in a sentence.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
+}
+
+fn is_zero(n: &u64) -> bool {
+    *n == 0
 }
 
 /// A run in time, for a picture. All times are seconds from its begin.
@@ -295,6 +305,7 @@ impl CrashReport {
         out.push_str(&wrapped("", &about));
         out.push('\n');
         let verdict = match (self.bad, &self.check_failed_on) {
+            (0, None) if self.flaky > 0 => "none is surely bad".to_owned(),
             (0, None) => "none is bad".to_owned(),
             (0, Some(_)) => "none was judged bad before the check itself failed".to_owned(),
             (n, _) => format!("{} BAD", count(n)),
@@ -317,6 +328,14 @@ impl CrashReport {
                 n => format!("{} bad", count(n)),
             };
             let _ = writeln!(out, "  {:>7} {:<52} {bad:>10}", count(row.states), row.kind);
+        }
+        if let Some(said) = &self.flaky_said {
+            let words = format!(
+                "{} bad when judged first and good when mounted and judged again: {}",
+                counted(self.flaky, "state"),
+                gist(said)
+            );
+            out.push_str(&wrapped("flaky: ", &shown(&words)));
         }
         for note in &self.notes {
             out.push_str(&wrapped("note: ", &shown(note)));

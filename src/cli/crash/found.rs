@@ -36,13 +36,18 @@ pub struct Found {
     pub places: BTreeMap<usize, (u64, u64)>,
     /// The check itself failed, on this.
     pub failed: Option<(Cut, String)>,
+    /// States that were bad, and good when they were judged again; what was said of the first.
+    flaky: (u64, String),
 }
 
 impl Found {
     /// Takes a state in.
     pub fn hear(&mut self, judged: Judged) {
         self.states += 1;
-        let is_bad = u64::from(matches!(judged.verdict, Verdict::Bad(_)));
+        let is_bad = u64::from(matches!(
+            judged.verdict,
+            Verdict::Bad(_) | Verdict::Hangs(_)
+        ));
         let place = self.places.entry(judged.cut.at).or_default();
         *place = (place.0 + 1, place.1 + is_bad);
         let kind = self.kinds.entry(kind_of(&judged.cut)).or_default();
@@ -50,7 +55,13 @@ impl Found {
         match judged.verdict {
             Verdict::Good => {}
             Verdict::Failed(why) => self.failed = Some((judged.cut, why)),
-            Verdict::Bad(said) => self.note(judged.cut, said),
+            Verdict::Bad(said) | Verdict::Hangs(said) => self.note(judged.cut, said),
+            Verdict::Flaky(said) => {
+                self.flaky.0 += 1;
+                if self.flaky.0 == 1 {
+                    self.flaky.1 = said;
+                }
+            }
         }
     }
 
@@ -74,6 +85,11 @@ impl Found {
     /// Bad states.
     pub fn bad(&self) -> u64 {
         self.kinds.values().map(|(_, bad)| bad).sum()
+    }
+
+    /// States of which it is not known whether they are bad.
+    pub fn flaky(&self) -> u64 {
+        self.flaky.0
     }
 
     /// Each failure, the simplest to explain first.
@@ -119,6 +135,8 @@ impl Found {
             cuts: 0,
             states: self.states,
             bad: self.bad(),
+            flaky: self.flaky.0,
+            flaky_said: Some(self.flaky.1.clone()).filter(|_| self.flaky.0 > 0),
             kinds: kinds.collect(),
             failures: failures.collect(),
             complete: true,

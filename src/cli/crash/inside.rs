@@ -20,12 +20,13 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, RwLock};
 use std::time::{Duration, Instant};
 use synclater_powercut::cuts::{Cut, Cuts};
-use synclater_powercut::log::Voice;
+use synclater_powercut::log::{Image, Voice};
 use synclater_powercut::report::{gist, page, CrashReport, Line};
 use synclater_powercut::store::Store;
 use synclater_sys::lock::read;
 use synclater_sys::signal::{Inherited, Signals};
 use synclater_text::message::Trouble;
+use synclater_text::number::counted;
 
 /// The writer that is brought along: src/crash/writer/prefix.c.
 const PREFIX: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/prefix"));
@@ -86,9 +87,11 @@ pub fn run(args: &Args, dir: &Path, inherited: Inherited) -> anyhow::Result<i32>
         inherited,
     };
     let store = Arc::new(RwLock::new(Store::new(plan.sector as usize)));
+    let place = lab.join("fs");
     let bench = Bench {
         plan: &plan,
         dir: &lab,
+        place: &place,
         store: store.clone(),
         victim: &victim,
         faults: faults(args),
@@ -109,11 +112,15 @@ pub fn run(args: &Args, dir: &Path, inherited: Inherited) -> anyhow::Result<i32>
         },
         voice: bench.voice(),
         dir: &lab,
+        place: &place,
         store,
         fsck: args.fsck,
         workers: workers(args.fs),
     };
+    progress.say("trying the check");
+    let tried = try_check(&run, &laboratory, &base)?;
     let (found, mut report) = search(args, &run, &laboratory, &progress, &stop)?;
+    tried.tell(&mut report.notes);
     progress.searched();
     let bad = found.failures();
     let syncs = told::syncs(&run);
@@ -132,10 +139,17 @@ pub fn run(args: &Args, dir: &Path, inherited: Inherited) -> anyhow::Result<i32>
     progress.end();
     let line = || told::line(&run.log, &syncs, bench.voice(), plan.sector, &found.places);
     tell(args, &report, page_file, line)?;
-    match (&found.failed, report.bad) {
-        (Some((_, why)), _) => Err(check_failed(why, &report).into()),
-        (None, 0) if stop.was_wanted() => Ok(crate::cli::OURS),
-        (None, bad) => Ok(i32::from(bad > 0)),
+    match &found.failed {
+        Some((_, why)) => Err(check_failed(why, &report).into()),
+        None => Ok(status_of(&found, stop.was_wanted())),
+    }
+}
+
+/// The exit status: whether a state is bad, and 125 where that is not known.
+fn status_of(found: &Found, was_stopped: bool) -> i32 {
+    match found.bad() {
+        0 if was_stopped || found.flaky() > 0 => crate::cli::OURS,
+        bad => i32::from(bad > 0),
     }
 }
 
@@ -244,22 +258,61 @@ fn search(
     let mut report = found.report(args, run, laboratory.voice);
     report.complete = complete && !stop.was_wanted() && found.failed.is_none();
     (report.cuts, report.seconds) = (made, begun.elapsed().as_secs_f64());
-    if found.bad() > 0 && !matches!(laboratory.check, Check::Neighbours(_)) {
-        let judged = laboratory.judge_image("clean", &run.log, run.after.clone());
-        if let Ok(Verdict::Bad(words)) = judged {
-            let note = match gist(&words) {
-                "" => "the check finds fault without any power cut too".to_owned(),
-                gist => format!("the check finds fault without any power cut too: {gist}"),
-            };
-            report.notes.insert(0, note);
-        }
-    }
     if stop.was_wanted() {
         report
             .notes
             .push("it was ended before its time; this is what it has".into());
     }
     Ok((found, report))
+}
+
+/// What a check has said of two disks that no power cut was on.
+#[derive(Default)]
+struct Tried {
+    /// That it finds fault with what the command has left.
+    finds_fault: Option<String>,
+    /// That it finds no fault with what was there before the command.
+    finds_none: Option<String>,
+}
+
+impl Tried {
+    /// In front of what is known already, or behind it.
+    fn tell(self, notes: &mut Vec<String>) {
+        notes.splice(0..0, self.finds_fault);
+        notes.extend(self.finds_none);
+    }
+}
+
+/// Has the check judge the disk as the command has left it, and as it was before.
+///
+/// # Errors
+/// A [`Trouble`] where the check itself fails on the first: it would on each state.
+fn try_check(run: &Run, laboratory: &Laboratory<'_>, base: &Image) -> Result<Tried, Trouble> {
+    let mut tried = Tried::default();
+    if matches!(laboratory.check, Check::Neighbours(_)) {
+        return Ok(tried);
+    }
+    let judge = |name, image| laboratory.judge_image(name, &run.log, image);
+    match judge("clean", run.after.clone()).map_err(|e| no_look(&e))? {
+        Verdict::Failed(why) | Verdict::Hangs(why) => return Err(check_fails_anyway(&why)),
+        Verdict::Bad(words) => {
+            let fault = "the check finds fault without any power cut too";
+            tried.finds_fault = Some(match gist(&words) {
+                "" => fault.to_owned(),
+                gist => format!("{fault}: {gist}"),
+            });
+        }
+        Verdict::Good | Verdict::Flaky(_) => {}
+    }
+    let lines = run.log.lines(laboratory.voice, run.log.ops.len()).count() as u64;
+    if lines > 0 && judge("before", base.clone()).map_err(|e| no_look(&e))? == Verdict::Good {
+        tried.finds_none = Some(format!(
+            "the check has not shown that it can fail: with {} it calls the folder good as it was \
+             before the command ran",
+            counted(lines, "acknowledgement")
+        ));
+    }
+    Ok(tried)
 }
 
 /// The name under which the state is kept on which the check failed.
@@ -276,7 +329,7 @@ fn keep(
     if bad.is_empty() && found.failed.is_none() {
         return;
     }
-    let sector = laboratory.plan.sector;
+    let where_it_was = (laboratory.plan.sector, laboratory.place);
     let kept = Shelf::new().and_then(|mut shelf| {
         let store = read(&laboratory.store);
         let mut put = |about: About, cut: &Cut| {
@@ -285,11 +338,14 @@ fn keep(
         };
         if let Some((cut, why)) = &found.failed {
             let sentence = "the check itself failed on this state";
-            report.check_failed_on = Some(put(about(args, sector, OF_CHECK, sentence, why), cut)?);
+            report.check_failed_on = Some(put(
+                about(args, where_it_was, OF_CHECK, sentence, why),
+                cut,
+            )?);
         }
         for (failure, bad) in report.failures.iter_mut().zip(bad) {
             let (sentence, said) = (&failure.sentence, &failure.said);
-            let about = about(args, sector, &failure.id, sentence, said);
+            let about = about(args, where_it_was, &failure.id, sentence, said);
             failure.replay = Some(put(about, &bad.cut)?);
         }
         Ok(())
@@ -302,7 +358,8 @@ fn keep(
 }
 
 /// What is known of a state that is kept.
-fn about(args: &Args, sector: u32, id: &str, sentence: &str, said: &str) -> About {
+fn about(args: &Args, plan: (u32, &Path), id: &str, sentence: &str, said: &str) -> About {
+    let (sector, place) = plan;
     About {
         id: id.to_owned(),
         fs: args.fs.name().into(),
@@ -311,6 +368,7 @@ fn about(args: &Args, sector: u32, id: &str, sentence: &str, said: &str) -> Abou
         sentence: sentence.to_owned(),
         said: said.to_owned(),
         check: args.check.as_ref().map(Judge::text).unwrap_or_default(),
+        place: place.to_path_buf(),
     }
 }
 
@@ -367,6 +425,16 @@ fn no_look(e: &std::io::Error) -> Trouble {
         e.to_string(),
         "look at dmesg; does the check leave something running in the folder?",
         "the command was run and no more states are looked at; nothing is left",
+    )
+}
+
+fn check_fails_anyway(why: &str) -> Trouble {
+    Trouble::new(
+        "the check itself failed on the disk as the command has left it",
+        why.to_owned(),
+        "it ends with 0 for a good folder and 1 for a bad one; try it by hand on a folder in which \
+         the command has run",
+        "the command was run, no power was cut; nothing is left",
     )
 }
 

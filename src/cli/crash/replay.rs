@@ -29,7 +29,8 @@ pub fn run(id: &str, json: bool) -> anyhow::Result<i32> {
     } else {
         format!(
             "{}\ncheck:        {}\nmounted at:   {at}\nacknowledged: {acknowledged}\n\
-             to check it:  {}\nwhen done:    umount {at} && rmdir {at}\n",
+             to check it:  {}\n\
+             when done:    umount {at} && rmdir -p --ignore-fail-on-non-empty {at}\n",
             about.sentence,
             shown(&about.said),
             again(&about.check, &replayed.at, &replayed.acknowledged),

@@ -292,6 +292,8 @@ mod tests {
             cuts: 5,
             states: 3,
             bad: 1,
+            flaky: 0,
+            flaky_said: None,
             kinds: vec![KindRow {
                 kind: "a torn write".into(),
                 states: 3,

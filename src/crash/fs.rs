@@ -17,6 +17,9 @@ pub enum Kind {
 }
 
 impl Kind {
+    /// All of them.
+    pub const ALL: [Kind; 3] = [Kind::Ext4, Kind::Xfs, Kind::Btrfs];
+
     /// As mount(8) names it.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -30,9 +33,7 @@ impl Kind {
     /// The one of this name.
     #[must_use]
     pub fn of_name(name: &str) -> Option<Kind> {
-        [Kind::Ext4, Kind::Xfs, Kind::Btrfs]
-            .into_iter()
-            .find(|k| k.name() == name)
+        Kind::ALL.into_iter().find(|k| k.name() == name)
     }
 
     /// Bytes of a disk where nobody asks for more.

@@ -393,3 +393,47 @@ fn a_check_that_has_not_shown_that_it_can_fail_is_named() {
         assert_eq!(notes.contains("can fail"), is_named, "{check}: {report:#}");
     }
 }
+
+/// Appends, and has the pages written back: no journal's commit, no flush.
+const WRITTEN_BACK: &str = "
+import ctypes, os
+libc = ctypes.CDLL(None)
+log = os.open('log', os.O_WRONLY | os.O_APPEND)
+for n in range(40):
+    os.write(log, b'%d\\n' % n)
+    libc.sync_file_range(log, ctypes.c_int64(0), ctypes.c_int64(0), 7)
+    print(n, flush=True)
+";
+
+#[test]
+fn the_sync_that_is_named_helps_on_each_file_system() {
+    if !can_cut("the_sync_that_is_named_helps_on_each_file_system") {
+        return;
+    }
+    // On ext4 any fsync would do: it commits the one journal.
+    for fs in FILE_SYSTEMS {
+        let stage = Stage::new("crash_everywhere");
+        let check = "tail -n 1 $2 >$2.last; grep -qxFf $2.last $1/log || ! [ -s $2 ]";
+        let words = [
+            "--fs",
+            fs,
+            "--setup",
+            "touch log",
+            "--budget",
+            "100",
+            "--check",
+            check,
+        ];
+        let program = ["--", "/usr/bin/python3", "-c", WRITTEN_BACK];
+        let (_, report) = crash(&stage, &[&words[..], &program].concat());
+        assert!(number(&report, "bad") > 0, "{fs}: {report:#}");
+        let missing = first(&report, "missing");
+        assert!(
+            missing.starts_with("fsync of log before"),
+            "{fs}: {report:#}"
+        );
+        for other in FILE_SYSTEMS {
+            assert!(missing.contains(other), "{fs}: {missing}");
+        }
+    }
+}

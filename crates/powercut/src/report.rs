@@ -104,6 +104,10 @@ pub struct Failure {
     /// The sync that was missing, where one was found.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub missing: Option<String>,
+    /// What is still bad with that sync: what is under way is not atomic, or is in an order that
+    /// does not hold.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub remaining: Option<String>,
     /// What happened, in a sentence.
     pub sentence: String,
     /// How the state differs from what should be there, where a run with the missing sync tells.
@@ -261,6 +265,9 @@ impl Failure {
         }
         if let Some(missing) = &self.missing {
             out.push_str(&wrapped("    missing: ", &shown(missing)));
+        }
+        if let Some(remaining) = &self.remaining {
+            out.push_str(&wrapped("    remains: ", &shown(remaining)));
         }
         if let Some(advice) = &self.advice {
             out.push_str(&wrapped("    advice:  ", advice));

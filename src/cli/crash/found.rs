@@ -239,6 +239,7 @@ fn failure(log: &Log, bad: &Bad, number: u32, voice: Voice) -> Failure {
         id: format!("F{number}"),
         after: last_words(log, &bad.cut, voice),
         missing: None,
+        remaining: None,
         advice: None,
         sentence: sentence(log, &bad.cut, voice),
         differences: Vec::new(),

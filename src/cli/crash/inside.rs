@@ -1,7 +1,7 @@
 //! The laboratory at work, in its namespaces.
 
 use super::found::{last_of_stderr, Bad, Found};
-use super::missing::Search;
+use super::missing::{workers, Search, Setting};
 use super::progress::Progress;
 use super::stop::Stop;
 use super::{told, Args, Budget, Judge, NOTHING, WRITER};
@@ -40,6 +40,19 @@ fn plan(args: &Args) -> Plan {
         mkfs: words.map(str::to_owned).collect(),
         options: args.options.clone(),
     }
+}
+
+/// The file systems that were not asked for, as they usually are.
+fn others(args: &Args) -> Vec<Plan> {
+    let kinds = Kind::ALL.into_iter().filter(|kind| *kind != args.fs);
+    let plan = |kind: Kind| Plan {
+        kind,
+        size: args.size.unwrap_or(0).max(kind.usual_size()),
+        sector: args.sector.parse().unwrap_or(4096),
+        mkfs: Vec::new(),
+        options: String::new(),
+    };
+    kinds.map(plan).collect()
 }
 
 fn faults(args: &Args) -> Faults {
@@ -105,11 +118,7 @@ pub fn run(args: &Args, dir: &Path, inherited: Inherited) -> anyhow::Result<i32>
     let laboratory = Laboratory {
         plan: &plan,
         check: &check(args, &mut run),
-        conditions: Conditions {
-            patience: args.patience,
-            cwd: std::env::current_dir()?,
-            inherited,
-        },
+        conditions: conditions(args, inherited)?,
         voice: bench.voice(),
         dir: &lab,
         place: &place,
@@ -117,8 +126,7 @@ pub fn run(args: &Args, dir: &Path, inherited: Inherited) -> anyhow::Result<i32>
         fsck: args.fsck,
         workers: workers(args.fs),
     };
-    progress.say("trying the check");
-    let tried = try_check(&run, &laboratory, &base)?;
+    let tried = try_check(&run, &laboratory, &base, &progress)?;
     let (found, mut report) = search(args, &run, &laboratory, &progress, &stop)?;
     tried.tell(&mut report.notes);
     progress.searched();
@@ -126,14 +134,19 @@ pub fn run(args: &Args, dir: &Path, inherited: Inherited) -> anyhow::Result<i32>
     let syncs = told::syncs(&run);
     told::explain(&run, &syncs, &bad, &mut report);
     if !args.no_rerun && found.failed.is_none() {
-        let again = victim.with_patience_after(&run.log.times_ns);
-        let again = Bench {
-            victim: &again,
-            store: bench.store.clone(),
-            ..bench
+        let setting = Setting {
+            bench: &Bench {
+                victim: &victim.with_patience_after(&run.log.times_ns),
+                store: bench.store.clone(),
+                ..bench
+            },
+            laboratory: &laboratory,
+            base: &base,
+            first: &run,
+            others: &others(args),
+            set_up: args.setup.as_deref(),
         };
-        let search = Search::new(&again, &laboratory, &base, &run, &progress);
-        search.explain(&bad, &mut report, &stop);
+        Search::new(setting, &progress).explain(&bad, &mut report, &stop);
     }
     keep(args, &run, (&found, &bad), &laboratory, &mut report);
     progress.end();
@@ -222,6 +235,14 @@ fn before(args: &Args) -> Before {
     }
 }
 
+fn conditions(args: &Args, inherited: Inherited) -> std::io::Result<Conditions> {
+    Ok(Conditions {
+        patience: args.patience,
+        cwd: std::env::current_dir()?,
+        inherited,
+    })
+}
+
 fn check(args: &Args, run: &mut Run) -> Check {
     match args.check.clone() {
         Some(Judge::Shell(line)) => Check::Shell(line),
@@ -287,11 +308,17 @@ impl Tried {
 ///
 /// # Errors
 /// A [`Trouble`] where the check itself fails on the first: it would on each state.
-fn try_check(run: &Run, laboratory: &Laboratory<'_>, base: &Image) -> Result<Tried, Trouble> {
+fn try_check(
+    run: &Run,
+    laboratory: &Laboratory<'_>,
+    base: &Image,
+    progress: &Progress,
+) -> Result<Tried, Trouble> {
     let mut tried = Tried::default();
     if matches!(laboratory.check, Check::Neighbours(_)) {
         return Ok(tried);
     }
+    progress.say("trying the check");
     let judge = |name, image| laboratory.judge_image(name, &run.log, image);
     match judge("clean", run.after.clone()).map_err(|e| no_look(&e))? {
         Verdict::Failed(why) | Verdict::Hangs(why) => return Err(check_fails_anyway(&why)),
@@ -447,14 +474,4 @@ fn check_failed(why: &str, report: &CrashReport) -> Trouble {
         format!("it ends with 0 for a good state and 1 for a bad one{look}"),
         "the command was run and no more states are looked at; above is what there is",
     )
-}
-
-/// How many states are looked at at once. Of btrfs one: the kernel takes two copies of one disk for
-/// each other now and then, and says EEXIST or EINVAL of one that can be mounted (Linux 6.18: 1 of
-/// 12,000 states, and 3 of 400 in another run).
-fn workers(fs: Kind) -> usize {
-    match fs {
-        Kind::Btrfs => 1,
-        Kind::Ext4 | Kind::Xfs => std::thread::available_parallelism().map_or(1, |n| n.get()),
-    }
 }

@@ -5,29 +5,34 @@ use super::progress::Progress;
 use super::stop::Stop;
 use crate::crash::bench::{Before, Bench, Run};
 use crate::crash::closing::Closing;
+use crate::crash::fs::{Kind, Plan};
 use crate::crash::judge::Check;
 use crate::crash::search::Laboratory;
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
+use std::ffi::OsStr;
 use std::path::Path;
 use std::time::{Duration, Instant};
 use synclater_powercut::cuts::{Cut, Cuts, Moment, Reached};
 use synclater_powercut::log::{Image, Log};
-use synclater_powercut::report::CrashReport;
+use synclater_powercut::report::{gist, CrashReport, Failure};
 use synclater_powercut::tree::{self, Tree};
-use synclater_text::number::counted;
+use synclater_text::number::{count, counted};
 
 /// Failures for which it is looked for.
 const CLOSED_MAX: usize = 3;
 /// States by which a sync is judged, and how long that may take.
 const CLOSING_STATES: usize = 40;
 const CLOSING_TIME: Duration = Duration::from_secs(6);
+/// States that are judged with the sync that is named, of every kind of cut.
+const REMAINING_STATES: usize = 100;
 /// How long all of it may take.
-const ALL_TIME: Duration = Duration::from_secs(30);
+const ALL_TIME: Duration = Duration::from_secs(60);
 
 /// A run with a sync that was made before each acknowledgement, and what came of it.
 struct Closed {
     log: Log,
+    check: Check,
     states: u64,
     bad: u64,
 }
@@ -37,6 +42,9 @@ impl Closed {
         self.states > 0 && self.bad == 0
     }
 }
+
+/// What came of each sync that was tried, where the failures were found.
+type Tries = HashMap<Closing, Option<Closed>>;
 
 /// How long it may be looked for.
 struct Time<'a> {
@@ -51,6 +59,20 @@ impl Time<'_> {
     }
 }
 
+/// What became of a sync on the other file systems.
+enum Elsewhere {
+    /// It leaves no state bad on these, of so many that were looked at.
+    Holds(Vec<&'static str>, u64),
+    /// On this one states stay bad.
+    Fails(&'static str),
+}
+
+/// A sync that helps where the failure was found, and where it does not.
+struct HereAlone {
+    closing: Closing,
+    fails_on: &'static str,
+}
+
 /// Looks for the missing syncs.
 pub struct Search<'a> {
     bench: &'a Bench<'a>,
@@ -58,25 +80,42 @@ pub struct Search<'a> {
     base: &'a Image,
     first: &'a Run,
     progress: &'a Progress,
+    /// The other file systems, on which a sync has to help too, and the `--setup` of a disk there.
+    others: &'a [Plan],
+    set_up: Option<&'a OsStr>,
+    bases: RefCell<HashMap<&'static str, Option<Image>>>,
     /// Further runs.
     runs: Cell<usize>,
 }
 
+/// What all runs of a search have in common.
+pub struct Setting<'a> {
+    /// The runs.
+    pub bench: &'a Bench<'a>,
+    /// How states are judged.
+    pub laboratory: &'a Laboratory<'a>,
+    /// The disk before the first run.
+    pub base: &'a Image,
+    /// The first run.
+    pub first: &'a Run,
+    /// The other file systems.
+    pub others: &'a [Plan],
+    /// What `--setup` names.
+    pub set_up: Option<&'a OsStr>,
+}
+
 impl<'a> Search<'a> {
-    /// Behind the run `first` on the disk `base`.
-    pub fn new(
-        bench: &'a Bench<'a>,
-        laboratory: &'a Laboratory<'a>,
-        base: &'a Image,
-        first: &'a Run,
-        progress: &'a Progress,
-    ) -> Search<'a> {
+    /// Behind the first run.
+    pub fn new(setting: Setting<'a>, progress: &'a Progress) -> Search<'a> {
         Search {
-            bench,
-            laboratory,
-            base,
-            first,
+            bench: setting.bench,
+            laboratory: setting.laboratory,
+            base: setting.base,
+            first: setting.first,
             progress,
+            others: setting.others,
+            set_up: setting.set_up,
+            bases: RefCell::default(),
             runs: Cell::new(0),
         }
     }
@@ -87,92 +126,192 @@ impl<'a> Search<'a> {
             stop,
             end: Instant::now() + ALL_TIME,
         };
-        let mut closed: HashMap<Closing, Option<Closed>> = HashMap::new();
+        let mut tried = Tries::new();
         let failures = report.failures.iter_mut().zip(bad).take(CLOSED_MAX);
         for (failure, bad) in failures {
             if !breaks_a_promise(&bad.cut) {
                 failure.advice = Some(NO_PROMISE.to_owned());
                 continue;
             }
-            // Where everything does not help, no sync does.
-            let mut candidates = vec![Closing::Everything];
-            while let Some(closing) = candidates.pop().filter(|_| !time.is_over()) {
-                let words = format!("{}: would {} help?", failure.id, closing.words());
-                self.progress.say(&words);
-                let closed = closed.entry(closing.clone());
-                let tried = closed.or_insert_with(|| self.closed(&closing, &time));
-                let Some(tried) = tried.as_ref().filter(|c| c.is_clean()) else {
-                    continue;
-                };
-                failure.missing = Some(missing(&closing, tried.states));
-                if closing != Closing::Everything {
-                    break;
-                }
-                if let Some((is, wanted)) = self.states(&failure.id, &bad.cut, tried) {
+            self.explain_one(failure, bad, &mut tried, &time);
+        }
+    }
+
+    fn explain_one(&self, failure: &mut Failure, bad: &Bad, tried: &mut Tries, time: &Time<'_>) {
+        // Where everything does not help, no sync does.
+        let mut candidates = vec![Closing::Everything];
+        let mut here_alone: Option<HereAlone> = None;
+        while let Some(closing) = candidates.pop().filter(|_| !time.is_over()) {
+            let words = format!("{}: would {} help?", failure.id, closing.words());
+            self.progress.say(&words);
+            let closed = tried.entry(closing.clone());
+            let closed = closed.or_insert_with(|| self.closed(&closing, time));
+            let Some(closed) = closed.as_ref().filter(|c| c.is_clean()) else {
+                continue;
+            };
+            if closing == Closing::Everything {
+                failure.missing = Some(missing(&closing, closed.states, &[self.here()]));
+                if let Some((is, wanted)) = self.states(&failure.id, &bad.cut, closed) {
                     failure.differences = tree::differences(&is, &wanted);
                     candidates = likely(&self.first.left, &tree::differing(&is, &wanted));
                 }
+                continue;
             }
-            failure.advice = match failure.missing {
-                Some(_) => None,
-                None if time.is_over() => {
-                    Some("there was no time to look for the missing sync".into())
+            match self.elsewhere(&failure.id, &closing, time) {
+                Elsewhere::Holds(names, states) => {
+                    let on = [&[self.here()][..], &names].concat();
+                    failure.missing = Some(missing(&closing, closed.states + states, &on));
+                    failure.remaining = self.remaining(closed, time).map(remaining);
+                    here_alone = None;
+                    break;
                 }
-                None => Some(NO_SYNC_HELPS.to_owned()),
-            };
+                Elsewhere::Fails(fails_on) => {
+                    here_alone.get_or_insert(HereAlone { closing, fails_on });
+                }
+            }
         }
+        failure.advice = match (&failure.missing, here_alone) {
+            (_, Some(alone)) => Some(alone.words(self.here())),
+            (Some(_), None) => None,
+            (None, None) if time.is_over() => {
+                Some("there was no time to look for the missing sync".into())
+            }
+            (None, None) => Some(NO_SYNC_HELPS.to_owned()),
+        };
+    }
+
+    /// The file system on which the failures were found.
+    fn here(&self) -> &'static str {
+        self.bench.plan.kind.name()
+    }
+
+    /// Whether a sync that helps here helps on the other file systems, too: here it may be another
+    /// call that makes durable what is missing, because this file system has one log for all. Where
+    /// there is no time, or the file system cannot be made, it is not one of those that are named.
+    fn elsewhere(&self, id: &str, closing: &Closing, time: &Time<'_>) -> Elsewhere {
+        let (mut names, mut states) = (Vec::new(), 0);
+        for plan in self.others {
+            let name = plan.kind.name();
+            self.progress
+                .say(&format!("{id}: would {} help on {name}?", closing.words()));
+            match self.tried_on(plan, closing, time) {
+                Some(closed) if closed.bad > 0 => return Elsewhere::Fails(name),
+                Some(closed) if closed.states > 0 => {
+                    names.push(name);
+                    states += closed.states;
+                }
+                _ => {}
+            }
+        }
+        Elsewhere::Holds(names, states)
+    }
+
+    /// Runs the program with a sync on another file system.
+    fn tried_on(&self, plan: &Plan, closing: &Closing, time: &Time<'_>) -> Option<Closed> {
+        let bench = Bench {
+            plan,
+            store: self.bench.store.clone(),
+            ..*self.bench
+        };
+        let mut bases = self.bases.borrow_mut();
+        let base = bases.entry(plan.kind.name());
+        let base = base.or_insert_with(|| bench.prepare(self.set_up, || time.is_over()).ok());
+        let base = base.clone()?;
+        drop(bases);
+        self.tried(&bench, &base, closing, time)
     }
 
     /// What comes of a sync: of two runs, where the first is clean, since what a program does is
     /// often a matter of chance. One run tells whether anything helps at all.
     fn closed(&self, closing: &Closing, time: &Time<'_>) -> Option<Closed> {
-        let first = self.tried(closing, time)?;
+        let first = self.tried(self.bench, self.base, closing, time)?;
         if !first.is_clean() || *closing == Closing::Everything {
             return Some(first);
         }
-        let mut second = self.tried(closing, time)?;
+        let mut second = self.tried(self.bench, self.base, closing, time)?;
         second.states += first.states;
         Some(second)
     }
 
     /// Runs the program with a sync; nothing where the time was over before that was done.
-    fn tried(&self, closing: &Closing, time: &Time<'_>) -> Option<Closed> {
-        let number = self.runs.get() + 1;
-        self.runs.set(number);
-        let look = matches!(self.laboratory.check, Check::Neighbours(_));
+    fn tried(
+        &self,
+        bench: &Bench<'_>,
+        base: &Image,
+        closing: &Closing,
+        time: &Time<'_>,
+    ) -> Option<Closed> {
         let before = Before {
             make: Some(closing.clone()),
-            look,
+            look: matches!(self.laboratory.check, Check::Neighbours(_)),
         };
-        let mut run = self
-            .bench
-            .run(number, self.base, &before, || time.is_over())
-            .ok()?;
+        let number = self.next_number();
+        let run = bench.run(number, base, &before, || time.is_over());
+        let mut run = run.ok()?;
         let own = Check::Neighbours(std::mem::take(&mut run.trees));
-        let dir = self.laboratory.dir.join(format!("closing-{number}"));
+        let check = if before.look {
+            own
+        } else {
+            self.laboratory.check.clone()
+        };
+        let cuts = Cuts::new(&run.log, self.bench.voice(), 1).only(breaks_a_promise);
+        let cuts = cuts.take(CLOSING_STATES);
+        let goes_on = |found: &Found| found.bad() == 0;
+        let found = self.judged(bench.plan, (&run.log, &check), cuts, goes_on, time)?;
+        Some(Closed {
+            states: found.states,
+            bad: found.bad(),
+            log: run.log,
+            check,
+        })
+    }
+
+    /// What is still bad with a sync, among cuts of every kind: of so many states so many, and what
+    /// the check says of one.
+    fn remaining(&self, closed: &Closed, time: &Time<'_>) -> Option<(u64, u64, String)> {
+        let cuts = Cuts::new(&closed.log, self.bench.voice(), 1).take(REMAINING_STATES);
+        let of = (&closed.log, &closed.check);
+        let found = self.judged(self.bench.plan, of, cuts, |_| true, time)?;
+        let said = found.failures().first()?.said.clone();
+        Some((found.bad(), found.states, said))
+    }
+
+    /// Judges states of a run, as long as `goes_on` says so and there is time; nothing where the
+    /// check failed, or no time was left.
+    fn judged(
+        &self,
+        plan: &Plan,
+        (log, check): (&Log, &Check),
+        cuts: impl Iterator<Item = (Cut, Image)> + Send,
+        goes_on: impl Fn(&Found) -> bool,
+        time: &Time<'_>,
+    ) -> Option<Found> {
+        let dir = self.laboratory.dir;
+        let dir = dir.join(format!("closing-{}", self.next_number()));
         std::fs::create_dir(&dir).ok()?;
         let laboratory = Laboratory {
             dir: &dir,
-            check: if look { &own } else { self.laboratory.check },
+            plan,
+            workers: workers(plan.kind),
+            check,
             store: self.laboratory.store.clone(),
             conditions: self.laboratory.conditions.clone(),
             ..*self.laboratory
         };
-        let cuts = Cuts::new(&run.log, self.bench.voice(), 1).only(breaks_a_promise);
-        let cuts = cuts.take(CLOSING_STATES);
         let begun = Instant::now();
         let mut found = Found::default();
-        let searched = laboratory.search(&run.log, cuts, |judged| {
+        let searched = laboratory.search(log, cuts, |judged| {
             judged.into_iter().for_each(|j| found.hear(j));
             let has_time = begun.elapsed() < CLOSING_TIME && !time.is_over();
-            found.bad() == 0 && found.failed.is_none() && has_time
+            found.failed.is_none() && has_time && goes_on(&found)
         });
         let fine = searched.is_ok() && found.failed.is_none() && !time.is_over();
-        fine.then(|| Closed {
-            states: found.states,
-            bad: found.bad(),
-            log: run.log,
-        })
+        fine.then_some(found)
+    }
+
+    fn next_number(&self) -> usize {
+        self.runs.set(self.runs.get() + 1);
+        self.runs.get()
     }
 
     /// What lies in the state, and in the one behind the same acknowledgement with a sync made.
@@ -236,11 +375,50 @@ const NO_PROMISE: &str =
 const NO_SYNC_HELPS: &str = "no sync before the acknowledgement helps, not even syncfs: the disk \
     does not keep what it flushes, or the check wants something else";
 
-fn missing(closing: &Closing, states: u64) -> String {
+fn missing(closing: &Closing, states: u64, on: &[&str]) -> String {
     format!(
-        "{} before the acknowledgement. The command was run again with this call: no state behind \
-         an acknowledgement is bad ({} looked at)",
+        "{} before the acknowledgement. The command was run again with this call on {}: no state \
+         behind an acknowledgement is bad ({} looked at)",
         closing.words(),
+        listed(on),
         counted(states, "state")
     )
+}
+
+fn remaining((bad, states, said): (u64, u64, String)) -> String {
+    format!(
+        "{} of {} are bad with it, too: {}",
+        count(bad),
+        counted(states, "state"),
+        gist(&said)
+    )
+}
+
+impl HereAlone {
+    fn words(&self, here: &str) -> String {
+        format!(
+            "on {here} {} would do, and on {} it does not",
+            self.closing.words(),
+            self.fails_on
+        )
+    }
+}
+
+/// Names, the last one behind an "and".
+fn listed(names: &[&str]) -> String {
+    match names {
+        [] => String::new(),
+        [one] => (*one).to_owned(),
+        [first @ .., last] => format!("{} and {last}", first.join(", ")),
+    }
+}
+
+/// How many states are looked at at once. Of btrfs one: the kernel takes two copies of one disk for
+/// each other now and then, and says EEXIST or EINVAL of one that can be mounted (Linux 6.18: 1 of
+/// 12,000 states, and 3 of 400 in another run).
+pub fn workers(fs: Kind) -> usize {
+    match fs {
+        Kind::Btrfs => 1,
+        Kind::Ext4 | Kind::Xfs => std::thread::available_parallelism().map_or(1, |n| n.get()),
+    }
 }

@@ -240,6 +240,8 @@ fn one(out: &mut String, failure: &Failure) {
     row(out, "the last syncs", &text(&failure.requests.join(", ")));
     let missing = failure.missing.as_deref().unwrap_or("");
     row(out, "missing", &text(missing));
+    let remaining = failure.remaining.as_deref().unwrap_or("");
+    row(out, "remains", &text(remaining));
     let advice = failure.advice.as_deref().unwrap_or("");
     row(out, "advice", &text(advice));
     let seen = counted(failure.states, "state");
@@ -303,6 +305,7 @@ mod tests {
                 id: "F1".into(),
                 after: Some("</title><img src=x>".into()),
                 missing: Some("fsync of \"a\"".into()),
+                remaining: None,
                 sentence: "Right after it had said \u{201c}</title><img src=x>\u{201d}".into(),
                 differences: vec!["a is missing".into()],
                 requests: vec!["fsync of b".into()],

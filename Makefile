@@ -12,8 +12,6 @@ BIN        := $(TARGET_DIR)/release/synclater
 HOST        = $(shell rustc -vV | sed -n 's/^host: //p')
 SKIP_LOG   := $(TARGET_DIR)/skipped.log
 TESTS_LOG  := $(TARGET_DIR)/tests.log
-UNITS_LOG  := $(TARGET_DIR)/units.log
-SIDE_LOG   := $(TARGET_DIR)/side.log
 
 BINDIR  := $(DESTDIR)$(PREFIX)/bin
 LIBDIR  := $(DESTDIR)$(PREFIX)/lib/synclater
@@ -34,7 +32,7 @@ FUZZ_SECONDS ?= 60
 FUZZ_SECONDS_IN_TEST ?= 10
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo check test tests units fuzzer soak bench pictures lint lint-rust \
+.PHONY: help setup build demo check test tests soak bench pictures lint lint-rust \
         lint-rules lint-builds lint-c lint-scripts install uninstall fuzz audit clean
 
 help: ## this list
@@ -67,21 +65,22 @@ endef
 # What victims can write while a recording is made is fuzzed in every run, the rest by `make fuzz`.
 test: ## setup, lint and all tests; says at the end what was skipped and why
 	$(call phase,tools/setup test,setup)
-	$(call phase,$(MAKE) --no-print-directory lint-rules lint-scripts,lint)
+	$(call phase,$(MAKE) --no-print-directory lint-rules lint-c lint-scripts,lint)
 	$(call phase,( $(tests_beside_builds) ),tests)
 	$(call phase,$(call fuzz,rings,$(FUZZ_SECONDS_IN_TEST)),fuzz)
 
-# The integration tests, which lint-rules has built, wait for two thirds of their time. Meanwhile all
-# else is built and run, once cargo is free: it builds one thing at a time.
+# The tests wait for two thirds of their time. What is fuzzed behind them is built meanwhile, and
+# clippy and rustdoc look at everything, once the tests are built: cargo builds one thing at a time.
+# Whether the fuzzer could be built is told by the phase that needs it.
+SIDE_LOG := $(TARGET_DIR)/side.log
 define tests_beside_builds
-rm -f $(TESTS_LOG) $(SIDE_LOG); : >$(SKIP_LOG); \
+rm -f $(TESTS_LOG) $(SIDE_LOG); \
 { until grep -qs '^ *Running ' $(TESTS_LOG); do sleep 1; done; \
-  nice $(MAKE) --no-print-directory units fuzzer lint-c lint-builds >$(SIDE_LOG) 2>&1; } & \
-side=$$!; \
-status=0; $(call run_tests,--test integration,$(TESTS_LOG)); \
+  nice $(fuzz_build) >/dev/null 2>&1; \
+  nice $(MAKE) --no-print-directory lint-builds >$(SIDE_LOG) 2>&1; } & side=$$!; \
+status=0; $(MAKE) --no-print-directory tests || status=$$?; \
 grep -qs '^ *Running ' $(TESTS_LOG) || kill $$side 2>/dev/null; \
-wait $$side || [ $$status != 0 ] || status=1; \
-cat $(SIDE_LOG) 2>/dev/null; $(call print_failures,$(TESTS_LOG)); $(print_skipped); \
+wait $$side || { cat $(SIDE_LOG) 2>/dev/null; [ $$status != 0 ] || status=1; }; \
 exit $$status
 endef
 
@@ -97,22 +96,12 @@ check: ## fmt, clippy, unit tests, the repository's rules, a program of each rou
 
 # A test that cannot run here appends `SKIPPED name: reason` to the file named by the variable.
 # A failure in one crate leaves the tests of the others to run: one run tells all that fails.
-define run_tests
-set -o pipefail; SYNCLATER_SKIP_LOG=$(SKIP_LOG) $(CARGO) test --locked --no-fail-fast --workspace \
-  $(FEATURES) $(1) 2>&1 | tee $(2) || status=$$?
-endef
-
 tests: ## the tests alone
 	@mkdir -p $(TARGET_DIR) && : >$(SKIP_LOG)
-	@status=0; $(call run_tests,,$(TESTS_LOG)); \
-	$(call print_failures,$(TESTS_LOG)); $(print_skipped); exit $$status
-
-# All but the integration tests.
-CRATES_TESTS = $(patsubst %.rs,--test %,$(notdir $(wildcard crates/*/tests/*.rs)))
-units:
-	@status=0; $(call run_tests,--lib --bins $(CRATES_TESTS),$(UNITS_LOG)); \
-	$(call run_tests,--doc,$(UNITS_LOG).doc); \
-	$(call print_failures,$(UNITS_LOG) $(UNITS_LOG).doc); exit $$status
+	@status=0; set -o pipefail; SYNCLATER_SKIP_LOG=$(SKIP_LOG) \
+	$(CARGO) test --locked --no-fail-fast --workspace $(FEATURES) 2>&1 | tee $(TESTS_LOG) || \
+	  { status=$$?; $(call print_failures); }; \
+	$(call print_skipped); exit $$status
 
 # Tests with a large count have soak_ in their names: `make test` runs them small, this in full.
 soak: ## the tests with a large count, in full, one after the other
@@ -128,7 +117,7 @@ soak: ## the tests with a large count, in full, one after the other
 
 # What each test that failed has said, once more behind all the rest, without its stack.
 define print_failures
-awk '/^failures:$$/ { on = 0 } /^---- .* stdout ----$$/ { on = 1 } on' $(1) | \
+awk '/^failures:$$/ { on = 0 } /^---- .* stdout ----$$/ { on = 1 } on' $(TESTS_LOG) | \
   grep -vE '^ +([0-9]+: |at )|^stack backtrace:|^$$' | cut -c 1-400
 endef
 
@@ -212,8 +201,6 @@ uninstall: ## remove what install put below PREFIX; ledger and sessions stay
 
 # As the tests are built, so that what those have built already is not built again.
 fuzz_build = $(CARGO) build --quiet --locked --workspace $(FEATURES) --bin synclater-fuzz
-fuzzer:
-	@$(fuzz_build)
 fuzz = $(fuzz_build) && $(TARGET_DIR)/debug/synclater-fuzz $(1) --seconds $(2)
 
 # What libFuzzer needs of the code that it runs; as cargo-fuzz asks for it, on the stable toolchain.

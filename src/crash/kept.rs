@@ -179,6 +179,8 @@ pub struct Replayed {
     pub about: About,
     /// Where it is mounted.
     pub at: PathBuf,
+    /// The folders that were made for that, the innermost first.
+    pub made: Vec<PathBuf>,
     /// A file with what had been acknowledged.
     pub acknowledged: PathBuf,
 }
@@ -212,29 +214,37 @@ pub fn replay(id: &str) -> Result<Replayed, NoReplay> {
     let about = all.into_iter().find(|a| a.id == name).ok_or_else(unknown)?;
     let kind = Kind::of_name(&about.fs).ok_or_else(unknown)?;
     let own = std::env::temp_dir().join(format!("synclater-{run}-{name}"));
-    let at = match make_place(&about.place) {
-        Ok(()) => about.place.clone(),
+    let (at, made) = match make_place(&about.place) {
+        Ok(made) => (about.place.clone(), made),
         Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
             return Err(NoReplay::InTheWay(about.place));
         }
         // What names itself by its path is not found there.
-        Err(_) => make_folder(own)?,
+        Err(_) => (make_folder(own.clone())?, vec![own]),
     };
     let mounted = mount_copy(&dir.join(format!("{name}.img")), &about, kind, &at);
     if let Err(e) = mounted {
-        let _ = std::fs::remove_dir(&at);
+        remove(&made);
         return Err(e);
     }
     Ok(Replayed {
         acknowledged: dir.join(format!("{name}.acknowledged")),
         about,
         at,
+        made,
     })
 }
 
+/// Removes folders that were made, as far as they are empty.
+fn remove(made: &[PathBuf]) {
+    for dir in made {
+        let _ = std::fs::remove_dir(dir);
+    }
+}
+
 /// Makes the folder where a program ran, and those above it that are not there, below one that
-/// nobody else can exchange.
-fn make_place(place: &Path) -> io::Result<()> {
+/// nobody else can exchange; those that it made, the innermost first.
+fn make_place(place: &Path) -> io::Result<Vec<PathBuf>> {
     let above = place.ancestors().skip(1);
     let there = above.clone().find(|dir| dir.symlink_metadata().is_ok());
     let there = there.ok_or(io::ErrorKind::NotFound)?;
@@ -244,11 +254,20 @@ fn make_place(place: &Path) -> io::Result<()> {
             return Err(io::ErrorKind::PermissionDenied.into());
         }
     }
-    let missing: Vec<&Path> = above.take_while(|dir| *dir != there).collect();
-    for dir in missing.into_iter().rev() {
-        DirBuilder::new().mode(0o711).create(dir)?;
+    let missing = above
+        .take_while(|dir| *dir != there)
+        .map(|dir| (dir, 0o711));
+    let mut missing: Vec<(&Path, u32)> = missing.collect();
+    missing.insert(0, (place, 0o700));
+    let mut made = Vec::new();
+    for (dir, mode) in missing.into_iter().rev() {
+        if let Err(e) = DirBuilder::new().mode(mode).create(dir) {
+            remove(&made);
+            return Err(e);
+        }
+        made.insert(0, dir.to_path_buf());
     }
-    DirBuilder::new().mode(0o700).create(place)
+    Ok(made)
 }
 
 fn make_folder(at: PathBuf) -> Result<PathBuf, NoReplay> {

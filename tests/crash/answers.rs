@@ -125,7 +125,10 @@ fn each_failure_is_rebuilt_by_its_replay() {
             run(clean("umount").arg(at)).must_succeed();
             assert_eq!(judged.status.code(), Some(1), "{fs}: {failure:#}\n{judged}");
             assert_eq!(judged.stdout.trim(), failure["said"], "{fs}");
-            std::fs::remove_dir(at).expect("an empty folder");
+            for made in state["made"].as_array().expect("folders") {
+                let made = made.as_str().expect("a path");
+                std::fs::remove_dir(made).expect("an empty folder");
+            }
         }
     }
     let unknown = run(&mut stage.synclater(&["crash", "--replay", "zz/F1"]));

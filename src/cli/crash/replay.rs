@@ -14,12 +14,14 @@ pub fn run(id: &str, json: bool) -> anyhow::Result<i32> {
     let replayed = kept::replay(id).map_err(|e| trouble(id, e))?;
     let (about, at) = (&replayed.about, quoted(&replayed.at));
     let acknowledged = quoted(&replayed.acknowledged);
+    let made: Vec<String> = replayed.made.iter().map(|dir| quoted(dir)).collect();
     let text = if json {
         let all = serde_json::json!({
             "version": 1,
             "id": id,
             "fs": about.fs,
             "mounted": replayed.at,
+            "made": replayed.made,
             "acknowledged": replayed.acknowledged,
             "check": about.check,
             "sentence": about.sentence,
@@ -30,10 +32,11 @@ pub fn run(id: &str, json: bool) -> anyhow::Result<i32> {
         format!(
             "{}\ncheck:        {}\nmounted at:   {at}\nacknowledged: {acknowledged}\n\
              to check it:  {}\n\
-             when done:    umount {at} && rmdir -p --ignore-fail-on-non-empty {at}\n",
+             when done:    umount {at} && rmdir {}\n",
             about.sentence,
             shown(&about.said),
             again(&about.check, &replayed.at, &replayed.acknowledged),
+            made.join(" "),
         )
     };
     voice::print(&text)?;

@@ -180,8 +180,9 @@ impl Registers {
         self.0.r14
     }
 
-    /// Whether the thread is in a system call by which it may restrict its own process: seccomp(2),
-    /// or prctl(2) with `PR_SET_SECCOMP`, `PR_SET_TSC` or `PR_SET_SYSCALL_USER_DISPATCH`.
+    /// Whether the thread is in a system call by which it may restrict its own process, or has that
+    /// call's number ready for one: seccomp(2), or prctl(2) with `PR_SET_SECCOMP`, `PR_SET_TSC` or
+    /// `PR_SET_SYSCALL_USER_DISPATCH`. One that is to make its call again is in front of it.
     #[must_use]
     pub fn may_restrict(&self) -> bool {
         const OPTIONS: [u32; 3] = [22, 26, 59];
@@ -192,9 +193,10 @@ impl Registers {
         self.makes("seccomp") || self.makes("prctl") && OPTIONS.contains(&option)
     }
 
-    /// Whether the thread is in the system call of this name.
+    /// Whether the thread is in the system call of this name, or may be about to make it.
     fn makes(&self, name: &str) -> bool {
-        self.call() == Some(calls::number(self.machine(), name).into())
+        let call = self.call().unwrap_or(self.0.rax);
+        call as u32 == calls::number(self.machine(), name)
     }
 
     /// Whether the thread is in code of its own, in no system call.
@@ -360,6 +362,24 @@ mod tests {
             if is_changed {
                 assert_eq!((general[0], back), (7, 0x1000));
             }
+        }
+    }
+
+    #[test]
+    fn who_is_about_to_restrict_itself_may_do_so_as_who_is_at_it() {
+        const OTHER: u64 = 38; // PR_SET_NO_NEW_PRIVS
+        for (call, result, option, may) in [
+            (317, -512, 0, true),
+            (-1, 317, 0, true),
+            (-1, 157, 22, true),
+            (157, -512, 26, true),
+            (-1, 157, OTHER, false),
+            (0, 317, 0, false),
+            (-1, 0, 22, false),
+        ] {
+            let mut r = in_call(call, result);
+            r.0.rdi = option;
+            assert_eq!(r.may_restrict(), may, "{call} {result} {option}");
         }
     }
 

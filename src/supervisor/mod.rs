@@ -240,6 +240,8 @@ struct Progress {
     hung_up: bool,
     /// Continues us with the command.
     waker: Option<Job>,
+    /// The process that did so last, or does; 0 where there was none.
+    last_waker: u32,
 }
 
 /// A running session.
@@ -458,7 +460,17 @@ impl Supervisor {
                 self.pass_on_to_left_behind(signal.number);
                 continue;
             }
-            signal.pass_on(self.command.child);
+            // Behind a hang-up the command is to go on, too.
+            let waker = if self.command.hung_up {
+                0
+            } else {
+                self.command.last_waker
+            };
+            signal.pass_on(self.command.child, waker);
+            // It sends one, and its number may be another one's then.
+            if signal.sender == self.command.last_waker {
+                self.command.last_waker = 0;
+            }
         }
     }
 

@@ -18,7 +18,8 @@ impl Supervisor {
         self.command.waker.take().into_iter().for_each(Job::end);
         // Without a waker we could stand still for good.
         self.command.waker = waker(self.command.child).ok();
-        if self.command.waker.is_some() {
+        if let Some(waker) = &self.command.waker {
+            self.command.last_waker = waker.pid();
             let _ = process::kill(std::process::id(), Signal::STOP.as_raw());
         }
     }

@@ -76,13 +76,15 @@ impl Arrived {
 impl Arrived {
     /// Sends it to our child `command` (0: to nobody), but for what reached that by itself: a key
     /// at the terminal, unless it left our process group. The terminal's end reaches who leads its
-    /// session alone, and a timer's end us.
-    pub fn pass_on(&self, command: u32) {
+    /// session alone, and a timer's end us. What `waker` sends (0: there is none) is for us: it
+    /// does so because the command goes on, and by now that may have been stopped again.
+    pub fn pass_on(&self, command: u32, waker: u32) {
         let hung_up = self.number == libc::SIGHUP && process::leads_session();
         let is_ours = hung_up || timers::end_with(self.number);
         let by_key = self.by_kernel && !is_ours && process::is_in_our_group(command);
         let of_child = self.number == libc::SIGCHLD;
-        if command == 0 || of_child || by_key || self.sender == command {
+        let is_waker = waker != 0 && self.sender == waker;
+        if command == 0 || of_child || by_key || is_waker || self.sender == command {
             return;
         }
         let _ = process::kill(command, self.number);
@@ -282,4 +284,41 @@ pub fn die_of(signal: i32) {
     set_disposition(signal, libc::SIG_DFL);
     unblock(signal);
     let _ = process::kill(std::process::id(), signal);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    fn is_stopped_behind(sender: u32, waker: u32) -> bool {
+        let sleeps = Command::new("sleep").arg("60").spawn();
+        let mut sleeps = sleeps.expect("sleep");
+        let pid = sleeps.id();
+        process::kill(pid, libc::SIGSTOP).expect("it is there");
+        let begun = std::time::Instant::now();
+        while !process::is_stopped(pid) {
+            assert!(begun.elapsed() < std::time::Duration::from_secs(10));
+            std::thread::yield_now();
+        }
+        let arrived = Arrived {
+            number: libc::SIGCONT,
+            by_kernel: false,
+            was_ignored: false,
+            sender,
+        };
+        arrived.pass_on(pid, waker);
+        // It was continued when kill(2) came back, if at all.
+        let is_stopped = process::is_stopped(pid);
+        sleeps.kill().expect("it is there");
+        sleeps.wait().expect("it ends");
+        is_stopped
+    }
+
+    #[test]
+    fn what_a_waker_sends_continues_nobody_who_was_stopped_again() {
+        assert!(is_stopped_behind(7, 7));
+        assert!(!is_stopped_behind(8, 7));
+        assert!(!is_stopped_behind(0, 0));
+    }
 }

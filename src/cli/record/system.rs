@@ -135,7 +135,7 @@ impl Watch<'_> {
     fn look(&mut self) {
         while let Some(signal) = self.signals.next() {
             match self.child {
-                Some(pid) => signal.pass_on(pid),
+                Some(pid) => signal.pass_on(pid, 0),
                 None if signal.ends() => self.stopped = true,
                 _ => {}
             }

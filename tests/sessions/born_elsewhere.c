@@ -9,12 +9,10 @@
  * with the filter and how many of these ended badly. Needs root; x86-64.
  */
 #define _GNU_SOURCE
+#include "kills.h"
 #include <fcntl.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <pthread.h>
 #include <sched.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,20 +23,6 @@
 #include <unistd.h>
 
 enum { SYNCS = 5, ROUNDS_A_CHILD = 20, NOT_FILTERED = 9, STACK = 1 << 20 };
-
-#define KILLED(call)                                           \
-	BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_##call, 0, 1), \
-		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS)
-
-static struct sock_filter kills[] = {
-	BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-	KILLED(sync_file_range),
-	KILLED(statx),
-	KILLED(getpid),
-	KILLED(readlinkat),
-	KILLED(clock_gettime),
-	BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-};
 
 static int fd, begun, done;
 static volatile pid_t child;
@@ -128,7 +112,6 @@ static int start_unknown(void)
 /* One process that restricts itself: 0 no child with the filter, 1 one that ended well, 2 badly. */
 static int round_of(int round, int is_known)
 {
-	struct sock_fprog program = { sizeof kills / sizeof *kills, kills };
 	struct timespec pause = { 0, round % 16 * 250000 };
 	pthread_t thread;
 	int status;
@@ -141,7 +124,7 @@ static int round_of(int round, int is_known)
 	while (!__atomic_load_n(&begun, __ATOMIC_SEQ_CST))
 		;
 	nanosleep(&pause, NULL);
-	if (syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &program))
+	if (filters(SECCOMP_FILTER_FLAG_TSYNC))
 		return 5;
 	while (!__atomic_load_n(&done, __ATOMIC_SEQ_CST))
 		;

@@ -9,12 +9,10 @@
  * were forked and how many of these ended badly.
  */
 #define _GNU_SOURCE
+#include "kills.h"
 #include <fcntl.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <pthread.h>
 #include <signal.h>
-#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,30 +27,9 @@
 
 enum { SYNCS = 5, LARGE = 256 << 20, ROUNDS_A_CHILD = 50 };
 
-#define KILLED(call)                                           \
-	BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_##call, 0, 1), \
-		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS)
-
-static struct sock_filter kills[] = {
-	BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-	KILLED(sync_file_range),
-	KILLED(statx),
-	KILLED(getpid),
-	KILLED(readlinkat),
-	KILLED(clock_gettime),
-	BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-};
-
 static int fd, large, ends;
 static volatile pid_t child;
 static pthread_t us;
-
-static int filters(unsigned flags)
-{
-	struct sock_fprog program = { sizeof kills / sizeof *kills, kills };
-
-	return (int)syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags, &program);
-}
 
 static void be_child(void)
 {

@@ -440,3 +440,28 @@ fn the_sync_that_is_named_helps_on_each_file_system() {
         }
     }
 }
+
+#[test]
+fn where_the_program_does_not_work_no_sync_is_said_to_help() {
+    if !can_cut("where_the_program_does_not_work_no_sync_is_said_to_help") {
+        return;
+    }
+    let stage = Stage::new("crash_elsewhere");
+    // On btrfs it acknowledges nothing, and ends as ever.
+    let script = "[ $(stat -f -c %T .) = btrfs ] && exit 0; \
+                  for n in 1 2 3; do echo $n >$n; sync $n; echo $n; done; rm 1; sync 2; echo rm";
+    let check = "! grep -q rm $2 || [ ! -e $1/1 ]";
+    let words = [
+        "--fs", "xfs", "--budget", "60", "--check", check, "--", "sh", "-c", script,
+    ];
+    let (_, report) = crash(&stage, &words);
+    let told = report["failures"].as_array().expect("failures");
+    for failure in told.iter().filter_map(|f| f["missing"].as_str()) {
+        assert!(!failure.contains("and btrfs:"), "{report:#}");
+        assert!(
+            failure.ends_with("it could not be tried on btrfs"),
+            "{report:#}"
+        );
+    }
+    assert!(!told.is_empty(), "{report:#}");
+}

@@ -11,6 +11,7 @@ use crate::crash::search::Laboratory;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::ffi::OsStr;
+use std::fmt::Write;
 use std::path::Path;
 use std::time::{Duration, Instant};
 use synclater_powercut::cuts::{Cut, Cuts, Moment, Reached};
@@ -35,11 +36,13 @@ struct Closed {
     check: Check,
     states: u64,
     bad: u64,
+    /// Of these it is not known whether they are bad.
+    flaky: u64,
 }
 
 impl Closed {
     fn is_clean(&self) -> bool {
-        self.states > 0 && self.bad == 0
+        self.states > 0 && self.bad == 0 && self.flaky == 0
     }
 }
 
@@ -61,8 +64,13 @@ impl Time<'_> {
 
 /// What became of a sync on the other file systems.
 enum Elsewhere {
-    /// It leaves no state bad on these, of so many that were looked at.
-    Holds(Vec<&'static str>, u64),
+    /// It leaves no state bad on these, of so many that were looked at; the others could not be
+    /// tried.
+    Holds {
+        on: Vec<&'static str>,
+        untried: Vec<&'static str>,
+        states: u64,
+    },
     /// On this one states stay bad.
     Fails(&'static str),
 }
@@ -75,14 +83,9 @@ struct HereAlone {
 
 /// Looks for the missing syncs.
 pub struct Search<'a> {
-    bench: &'a Bench<'a>,
-    laboratory: &'a Laboratory<'a>,
-    base: &'a Image,
-    first: &'a Run,
+    setting: Setting<'a>,
     progress: &'a Progress,
-    /// The other file systems, on which a sync has to help too, and the `--setup` of a disk there.
-    others: &'a [Plan],
-    set_up: Option<&'a OsStr>,
+    /// Disks before the run, by their file system; `None` where one cannot be made.
     bases: RefCell<HashMap<&'static str, Option<Image>>>,
     /// Further runs.
     runs: Cell<usize>,
@@ -108,13 +111,8 @@ impl<'a> Search<'a> {
     /// Behind the first run.
     pub fn new(setting: Setting<'a>, progress: &'a Progress) -> Search<'a> {
         Search {
-            bench: setting.bench,
-            laboratory: setting.laboratory,
-            base: setting.base,
-            first: setting.first,
+            setting,
             progress,
-            others: setting.others,
-            set_up: setting.set_up,
             bases: RefCell::default(),
             runs: Cell::new(0),
         }
@@ -153,14 +151,22 @@ impl<'a> Search<'a> {
                 failure.missing = Some(missing(&closing, closed.states, &[self.here()]));
                 if let Some((is, wanted)) = self.states(&failure.id, &bad.cut, closed) {
                     failure.differences = tree::differences(&is, &wanted);
-                    candidates = likely(&self.first.left, &tree::differing(&is, &wanted));
+                    candidates = likely(&self.setting.first.left, &tree::differing(&is, &wanted));
                 }
                 continue;
             }
             match self.elsewhere(&failure.id, &closing, time) {
-                Elsewhere::Holds(names, states) => {
-                    let on = [&[self.here()][..], &names].concat();
-                    failure.missing = Some(missing(&closing, closed.states + states, &on));
+                Elsewhere::Holds {
+                    on,
+                    untried,
+                    states,
+                } => {
+                    let on = [&[self.here()][..], &on].concat();
+                    let mut words = missing(&closing, closed.states + states, &on);
+                    if !untried.is_empty() {
+                        let _ = write!(words, "; it could not be tried on {}", listed(&untried));
+                    }
+                    failure.missing = Some(words);
                     failure.remaining = self.remaining(closed, time).map(remaining);
                     here_alone = None;
                     break;
@@ -182,40 +188,46 @@ impl<'a> Search<'a> {
 
     /// The file system on which the failures were found.
     fn here(&self) -> &'static str {
-        self.bench.plan.kind.name()
+        self.setting.bench.plan.kind.name()
     }
 
     /// Whether a sync that helps here helps on the other file systems, too: here it may be another
-    /// call that makes durable what is missing, because this file system has one log for all. Where
-    /// there is no time, or the file system cannot be made, it is not one of those that are named.
+    /// call that makes durable what is missing, because this file system has one log for all. It
+    /// could not be tried where there is no time, the file system cannot be made, or the program
+    /// does not do there what it has done here.
     fn elsewhere(&self, id: &str, closing: &Closing, time: &Time<'_>) -> Elsewhere {
-        let (mut names, mut states) = (Vec::new(), 0);
-        for plan in self.others {
+        let (mut on, mut untried, mut states) = (Vec::new(), Vec::new(), 0);
+        for plan in self.setting.others {
             let name = plan.kind.name();
             self.progress
                 .say(&format!("{id}: would {} help on {name}?", closing.words()));
             match self.tried_on(plan, closing, time) {
                 Some(closed) if closed.bad > 0 => return Elsewhere::Fails(name),
-                Some(closed) if closed.states > 0 => {
-                    names.push(name);
+                Some(closed) if closed.is_clean() => {
+                    on.push(name);
                     states += closed.states;
                 }
-                _ => {}
+                _ => untried.push(name),
             }
         }
-        Elsewhere::Holds(names, states)
+        Elsewhere::Holds {
+            on,
+            untried,
+            states,
+        }
     }
 
     /// Runs the program with a sync on another file system.
     fn tried_on(&self, plan: &Plan, closing: &Closing, time: &Time<'_>) -> Option<Closed> {
         let bench = Bench {
             plan,
-            store: self.bench.store.clone(),
-            ..*self.bench
+            store: self.setting.bench.store.clone(),
+            ..*self.setting.bench
         };
         let mut bases = self.bases.borrow_mut();
         let base = bases.entry(plan.kind.name());
-        let base = base.or_insert_with(|| bench.prepare(self.set_up, || time.is_over()).ok());
+        let base =
+            base.or_insert_with(|| bench.prepare(self.setting.set_up, || time.is_over()).ok());
         let base = base.clone()?;
         drop(bases);
         self.tried(&bench, &base, closing, time)
@@ -224,11 +236,11 @@ impl<'a> Search<'a> {
     /// What comes of a sync: of two runs, where the first is clean, since what a program does is
     /// often a matter of chance. One run tells whether anything helps at all.
     fn closed(&self, closing: &Closing, time: &Time<'_>) -> Option<Closed> {
-        let first = self.tried(self.bench, self.base, closing, time)?;
+        let first = self.tried(self.setting.bench, self.setting.base, closing, time)?;
         if !first.is_clean() || *closing == Closing::Everything {
             return Some(first);
         }
-        let mut second = self.tried(self.bench, self.base, closing, time)?;
+        let mut second = self.tried(self.setting.bench, self.setting.base, closing, time)?;
         second.states += first.states;
         Some(second)
     }
@@ -243,35 +255,50 @@ impl<'a> Search<'a> {
     ) -> Option<Closed> {
         let before = Before {
             make: Some(closing.clone()),
-            look: matches!(self.laboratory.check, Check::Neighbours(_)),
+            look: matches!(self.setting.laboratory.check, Check::Neighbours(_)),
         };
         let number = self.next_number();
         let run = bench.run(number, base, &before, || time.is_over());
-        let mut run = run.ok()?;
+        let mut run = run.ok().filter(|run| self.is_like_the_first(run))?;
         let own = Check::Neighbours(std::mem::take(&mut run.trees));
         let check = if before.look {
             own
         } else {
-            self.laboratory.check.clone()
+            self.setting.laboratory.check.clone()
         };
-        let cuts = Cuts::new(&run.log, self.bench.voice(), 1).only(breaks_a_promise);
+        let cuts = Cuts::new(&run.log, self.setting.bench.voice(), 1).only(breaks_a_promise);
         let cuts = cuts.take(CLOSING_STATES);
         let goes_on = |found: &Found| found.bad() == 0;
         let found = self.judged(bench.plan, (&run.log, &check), cuts, goes_on, time)?;
         Some(Closed {
             states: found.states,
             bad: found.bad(),
+            flaky: found.flaky(),
             log: run.log,
             check,
         })
     }
 
+    /// Whether a run ended as the first one did, and has acknowledged something if that had: on a
+    /// disk where the program cannot work no state is bad.
+    fn is_like_the_first(&self, run: &Run) -> bool {
+        let first = self.setting.first;
+        run.ending == first.ending && (self.is_silent(first) || !self.is_silent(run))
+    }
+
+    fn is_silent(&self, run: &Run) -> bool {
+        let log = &run.log;
+        log.lines(self.setting.bench.voice(), log.ops.len())
+            .next()
+            .is_none()
+    }
+
     /// What is still bad with a sync, among cuts of every kind: of so many states so many, and what
     /// the check says of one.
     fn remaining(&self, closed: &Closed, time: &Time<'_>) -> Option<(u64, u64, String)> {
-        let cuts = Cuts::new(&closed.log, self.bench.voice(), 1).take(REMAINING_STATES);
+        let cuts = Cuts::new(&closed.log, self.setting.bench.voice(), 1).take(REMAINING_STATES);
         let of = (&closed.log, &closed.check);
-        let found = self.judged(self.bench.plan, of, cuts, |_| true, time)?;
+        let found = self.judged(self.setting.bench.plan, of, cuts, |_| true, time)?;
         let said = found.failures().first()?.said.clone();
         Some((found.bad(), found.states, said))
     }
@@ -286,7 +313,7 @@ impl<'a> Search<'a> {
         goes_on: impl Fn(&Found) -> bool,
         time: &Time<'_>,
     ) -> Option<Found> {
-        let dir = self.laboratory.dir;
+        let dir = self.setting.laboratory.dir;
         let dir = dir.join(format!("closing-{}", self.next_number()));
         std::fs::create_dir(&dir).ok()?;
         let laboratory = Laboratory {
@@ -294,9 +321,9 @@ impl<'a> Search<'a> {
             plan,
             workers: workers(plan.kind),
             check,
-            store: self.laboratory.store.clone(),
-            conditions: self.laboratory.conditions.clone(),
-            ..*self.laboratory
+            store: self.setting.laboratory.store.clone(),
+            conditions: self.setting.laboratory.conditions.clone(),
+            ..*self.setting.laboratory
         };
         let begun = Instant::now();
         let mut found = Found::default();
@@ -316,8 +343,8 @@ impl<'a> Search<'a> {
 
     /// What lies in the state, and in the one behind the same acknowledgement with a sync made.
     fn states(&self, id: &str, bad: &Cut, closed: &Closed) -> Option<(Tree, Tree)> {
-        let voice = self.bench.voice();
-        let lines = self.first.log.lines(voice, bad.at).count();
+        let voice = self.setting.bench.voice();
+        let lines = self.setting.first.log.lines(voice, bad.at).count();
         let end = closed.log.ops.len();
         let (line, _) = closed.log.lines(voice, end).nth(lines.checked_sub(1)?)?;
         let good = Cut {
@@ -325,14 +352,17 @@ impl<'a> Search<'a> {
             moment: Moment::Said,
             reached: Reached::Nothing,
         };
-        let is = self.look(&format!("{id}-bad"), &self.first.log, bad)?;
+        let is = self.look(&format!("{id}-bad"), &self.setting.first.log, bad)?;
         let wanted = self.look(&format!("{id}-good"), &closed.log, &good)?;
         Some((is, wanted))
     }
 
     /// What lies in a state, which is looked at in a folder of this name.
     fn look(&self, name: &str, log: &Log, cut: &Cut) -> Option<Tree> {
-        self.laboratory.look(&format!("look-{name}"), log, cut).ok()
+        self.setting
+            .laboratory
+            .look(&format!("look-{name}"), log, cut)
+            .ok()
     }
 }
 
